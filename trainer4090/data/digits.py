@@ -1,0 +1,76 @@
+"""Small sets of labelled images that fit in memory: the handwritten digits of UCI, or the user's own npz file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from trainer4090.data import DATA, Data
+from trainer4090.data.pipeline.image_file import LabelledImages, read_images
+from trainer4090.data.pipeline.split import OpenFraction, stratified
+from trainer4090.errors import DataError, Problem
+from trainer4090.records import DataTraits
+from trainer4090.schema import Count, PositiveInt
+
+BUILT_IN = Path(__file__).parent / "files" / "digits.npz"
+"""Source and licence are in the README beside it."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """Fields of `data=digits`."""
+
+    path: str | None = None
+    limit: PositiveInt | None = None
+    evaluation_fraction: OpenFraction = 0.2
+    augment: bool = True
+    num_workers: Count = 0
+
+
+def traits(config: Config) -> DataTraits:
+    """What the file holds."""
+    content, train, evaluation = _load(config)
+    name = config.path or "handwritten digits of UCI (Alpaydin and Kaynak, CC BY 4.0)"
+    return DataTraits(
+        kind="images",
+        item_shape=content.images.shape[1:],
+        num_classes=content.num_classes,
+        num_train=len(train),
+        num_evaluation=len(evaluation),
+        items_per_sample=1,
+        in_memory=True,
+        description=f"{len(content.labels):,} images of {name}",
+    )
+
+
+@DATA.register("digits", Config, traits=traits)
+def digits(config: Config, seed: int) -> Data:
+    """1,797 handwritten digits of 8x8 pixels, or the images and labels of your own npz file (data.path)."""
+    import torch
+
+    from trainer4090.data.pipeline.prepare import normalise_like
+    from trainer4090.data.pipeline.sources import image_source
+
+    content, train, evaluation = _load(config)
+    images, labels = torch.from_numpy(content.images), torch.from_numpy(content.labels)
+    train_images = images[train]
+    return Data(
+        train=image_source(train_images, labels[train], seed=seed, shift=int(config.augment)),
+        evaluation=image_source(images[evaluation], labels[evaluation]),
+        prepare=normalise_like(train_images),
+    )
+
+
+def _load(config: Config) -> tuple[LabelledImages, np.ndarray, np.ndarray]:
+    """Content of the file, and the numbers of its training and evaluation samples in the order of the file."""
+    path = Path(config.path) if config.path else BUILT_IN
+    content = read_images(path)
+    chosen = stratified(content.labels, config.evaluation_fraction)
+    train, evaluation = np.flatnonzero(~chosen), np.flatnonzero(chosen)
+    if not len(evaluation):
+        given = f"{len(content.labels)} samples with data.evaluation_fraction={config.evaluation_fraction:g}"
+        remedy = "no class is large enough to give one for evaluation: raise the fraction or add samples"
+        raise DataError(Problem(str(path), given, remedy))
+    return content, train[: config.limit], evaluation

@@ -1,0 +1,71 @@
+"""Images and labels in an npz file, validated. Imports no torch."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from trainer4090.data.pipeline.targets import check_targets
+from trainer4090.errors import DataError, Problem
+
+FORMAT = "it holds `images`, uint8 (samples, height, width) or (samples, channels, height, width), and `labels`"
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledImages:
+    """Content of a file: `images` uint8 (samples, channels, height, width), `labels` int64 (samples,) in [0, C)."""
+
+    images: np.ndarray
+    labels: np.ndarray
+    num_classes: int
+
+
+def read_images(path: Path) -> LabelledImages:
+    """The images and labels of the npz file `path`; the number of classes is the largest label + 1.
+
+    Raises:
+        DataError: the file is missing, damaged, of another format, or its labels are no classes.
+    """
+    images, labels = _arrays(path)
+    problem = _shape_problem(images, labels)
+    if problem:
+        raise DataError(Problem(str(path), problem, FORMAT))
+    num_classes = int(labels.max()) + 1
+    check_targets(labels, max(num_classes, 1), None, str(path))
+    if num_classes > len(labels):
+        given = f"sample {int(labels.argmax())} has label {num_classes - 1} among {len(labels)} samples"
+        raise DataError(Problem(str(path), given, "number the classes from 0 without gaps"))
+    if (labels == labels[0]).all():
+        given = f"all {len(labels)} labels are {int(labels[0])}"
+        raise DataError(Problem(str(path), given, "one class teaches nothing: add samples of a second one"))
+    planes = images[:, None] if images.ndim == 3 else images
+    return LabelledImages(planes, labels.astype(np.int64), num_classes)
+
+
+def _arrays(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    try:
+        with path.open("rb") as file:
+            # Without pickle a file can hold numbers only; the zip container checks their CRC.
+            content = np.load(file, allow_pickle=False)
+            if not isinstance(content, np.lib.npyio.NpzFile):
+                raise DataError(Problem(str(path), "a single array", FORMAT))
+            return content["images"], content["labels"]
+    except FileNotFoundError as error:
+        raise DataError(Problem(str(path), "no such file", f"give data.path an npz file; {FORMAT}")) from error
+    except KeyError as error:
+        raise DataError(Problem(str(path), str(error.args[0]), FORMAT)) from error
+    except (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+        given = f"unreadable ({' '.join(str(error).split())})"
+        raise DataError(Problem(str(path), given, f"give an undamaged npz file; {FORMAT}")) from error
+
+
+def _shape_problem(images: np.ndarray, labels: np.ndarray) -> str | None:
+    if images.dtype != np.uint8 or images.ndim not in (3, 4) or not images.size:
+        return f"images are {images.dtype} {images.shape}"
+    if labels.dtype.kind not in "iu" or labels.shape != images.shape[:1]:
+        return f"labels are {labels.dtype} {labels.shape} for {len(images)} images"
+    return None

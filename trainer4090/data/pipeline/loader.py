@@ -1,0 +1,157 @@
+"""Batches in an order that is a function of (seed, epoch), wherever a resume starts and whoever reads. Imports torch.
+
+A position counts samples that were trained on, never samples that were prefetched, so it is what a checkpoint file
+keeps. Nothing here draws from torch's generators: dropout is the same with and without worker processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+
+import torch
+
+from trainer4090.data import Source
+from trainer4090.data.pipeline.hashing import draws, key
+from trainer4090.data.pipeline.resident import Resident
+from trainer4090.data.pipeline.workers import Fetched, fetch_in_workers
+from trainer4090.errors import DataError, Problem
+from trainer4090.records import Batch
+
+CountTargets = Callable[[torch.Tensor], int]
+"""Targets on the host -> number of valid ones (`Loss.count`)."""
+_ORDER_STREAM = 3
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where training stands in the data; `consumed` samples of `epoch` are trained on."""
+
+    epoch: int
+    consumed: int
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Samples `begin` to `end` of the order of `epoch`."""
+
+    epoch: int
+    begin: int
+    end: int
+
+
+def epoch_order(seed: int, epoch: int, num_samples: int) -> torch.Tensor:
+    """The permutation of an epoch, int64 (num_samples,), a function of (seed, epoch) alone."""
+    return draws(key(seed, _ORDER_STREAM, epoch), torch.arange(num_samples)).argsort(stable=True)
+
+
+def training_batches(
+    source: Source,
+    count_targets: CountTargets,
+    batch_size: int,
+    seed: int,
+    start: Position,
+    num_workers: int,
+    pin: bool,
+) -> Iterator[tuple[Batch, Position]]:
+    """Batches without end, each with the position after it; closing the iterator ends its worker processes.
+
+    The last batch of an epoch may be smaller; none is dropped. A resident source is read in this process whatever
+    `num_workers` says, and its batches lie on its device. `pin` needs an accelerator.
+
+    Raises:
+        DataError: the source is empty, or `start` lies beyond its end.
+    """
+    num_samples = len(source)
+    if not num_samples:
+        raise DataError(Problem("data", "no training sample", "give a data set with at least one"))
+    if start.consumed > num_samples:
+        given = f"{start.consumed} samples of epoch {start.epoch} were trained on, {num_samples} are there"
+        raise DataError(Problem("data", given, "resume with the data set that the run began with"))
+    slices = _slices(num_samples, batch_size, start)
+    if num_workers and not isinstance(source, Resident):
+        ahead = _slices(num_samples, batch_size, start)
+        results = fetch_in_workers(SliceFetcher(source, seed), ahead, num_workers, pin)
+        return _batches_from(results, count_targets, num_samples, slices)
+    return _batches_here(source, count_targets, seed, slices, pin)
+
+
+def evaluation_batches(source: Source, count_targets: CountTargets, batch_size: int) -> Iterator[Batch]:
+    """Every sample once, in order, without augmentation."""
+    read = _reader(source, torch.arange(len(source)), epoch=-1)
+    for begin in range(0, len(source), batch_size):
+        samples, host_targets = read(begin, begin + batch_size)
+        yield Batch(samples.inputs, samples.targets, count_targets(host_targets))
+
+
+class SliceFetcher:
+    """Samples of a slice. It keeps the order of one epoch, which each worker process makes for itself."""
+
+    def __init__(self, source: Source, seed: int) -> None:
+        """`source` is pickled with it for every worker process."""
+        self._source = source
+        self._seed = seed
+        self._epoch = -1
+        self._order = torch.empty(0, dtype=torch.int64)
+
+    def __call__(self, part: Slice) -> Fetched:
+        """Inputs and targets of `part`, on the host."""
+        if part.epoch != self._epoch:
+            self._epoch, self._order = part.epoch, epoch_order(self._seed, part.epoch, len(self._source))
+        return Fetched(*self._source.fetch(self._order[part.begin : part.end], part.epoch))
+
+
+def _slices(num_samples: int, batch_size: int, start: Position) -> Iterator[Slice]:
+    epoch, begin = start.epoch, start.consumed
+    while True:
+        while begin < num_samples:
+            end = min(begin + batch_size, num_samples)
+            yield Slice(epoch, begin, end)
+            begin = end
+        epoch, begin = epoch + 1, 0
+
+
+def _after(part: Slice, num_samples: int) -> Position:
+    return Position(part.epoch, part.end) if part.end < num_samples else Position(part.epoch + 1, 0)
+
+
+def _reader(source: Source, order: torch.Tensor, epoch: int) -> Callable[[int, int], tuple[Fetched, torch.Tensor]]:
+    """(begin, end) -> the samples of that part of `order`, and their targets on the host."""
+    if isinstance(source, Resident):
+        resident, placed = source, order.to(source.device)  # one transfer an epoch instead of one a batch
+
+        def read_resident(begin: int, end: int) -> tuple[Fetched, torch.Tensor]:
+            samples = Fetched(*resident.placed.fetch(placed[begin:end], epoch))
+            return samples, resident.host.targets(order[begin:end], epoch)
+
+        return read_resident
+
+    def read(begin: int, end: int) -> tuple[Fetched, torch.Tensor]:
+        samples = Fetched(*source.fetch(order[begin:end], epoch))
+        return samples, samples.targets
+
+    return read
+
+
+def _batches_here(
+    source: Source, count_targets: CountTargets, seed: int, slices: Iterator[Slice], pin: bool
+) -> Iterator[tuple[Batch, Position]]:
+    num_samples, epoch, read = len(source), None, None
+    pin = pin and not isinstance(source, Resident)
+    for part in slices:
+        if read is None or part.epoch != epoch:
+            epoch, read = part.epoch, _reader(source, epoch_order(seed, part.epoch, num_samples), part.epoch)
+        samples, host_targets = read(part.begin, part.end)
+        num_targets = count_targets(host_targets)
+        samples = samples.pin_memory() if pin else samples
+        yield Batch(samples.inputs, samples.targets, num_targets), _after(part, num_samples)
+
+
+def _batches_from(
+    results: Generator[Fetched, None, None], count_targets: CountTargets, num_samples: int, slices: Iterator[Slice]
+) -> Iterator[tuple[Batch, Position]]:
+    with closing(results):
+        for part, samples in zip(slices, results, strict=False):
+            batch = Batch(samples.inputs, samples.targets, count_targets(samples.targets))
+            yield batch, _after(part, num_samples)

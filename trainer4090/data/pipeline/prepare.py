@@ -1,0 +1,33 @@
+"""Last step of the data on the device. Imports torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class Normalise:
+    """Pixels minus `mean`, over `deviation`. One number each for all channels, so no tensor has to be moved."""
+
+    mean: float
+    deviation: float
+
+    def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
+        """float32 of the shape and device of `inputs` (uint8)."""
+        return inputs.float().sub_(self.mean).mul_(1 / self.deviation)
+
+
+def normalise_like(images: torch.Tensor) -> Normalise:
+    """The `Normalise` that brings `images` (uint8, host) to mean 0 and deviation 1; a constant set only to mean 0."""
+    counts = torch.bincount(images.flatten(), minlength=256).double()
+    pixels = torch.arange(256, dtype=torch.float64)
+    mean = float((counts * pixels).sum() / counts.sum())
+    variance = float((counts * (pixels - mean).square()).sum() / counts.sum())
+    return Normalise(mean, variance**0.5 or 1.0)
+
+
+def unchanged(inputs: torch.Tensor) -> torch.Tensor:
+    """`inputs` itself: tokens go to the model as they are."""
+    return inputs

@@ -1,0 +1,117 @@
+"""Reading in worker processes, with the results and the order of reading here. Imports torch."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map
+from torch.utils.data import DataLoader, Dataset
+
+from trainer4090.errors import MachineError, Problem, TrainerError
+
+PREFETCH_FACTOR = 2
+"""Batches that each worker keeps ready."""
+
+
+@dataclass(frozen=True, eq=False)
+class Fetched:
+    """Samples on the host: a pytree of inputs and a tensor of targets."""
+
+    inputs: Any
+    targets: torch.Tensor
+
+    def pin_memory(self) -> Fetched:
+        """The same samples in page-locked memory; torch's pinning thread calls this by its name."""
+        return Fetched(tree_map(torch.Tensor.pin_memory, self.inputs), self.targets.pin_memory())
+
+
+class _Guarded(Dataset[Any]):
+    """Calls `fetch`; an error of ours travels as a value, since torch would rebuild it from a traceback's text."""
+
+    def __init__(self, fetch: Callable[[Any], Fetched]) -> None:
+        self._fetch = fetch
+
+    def __getitem__(self, part: Any) -> Fetched | TrainerError:
+        try:
+            return self._fetch(part)
+        except TrainerError as error:
+            return error
+
+
+def fetch_in_workers(
+    fetch: Callable[[Any], Fetched], slices: Iterator[Any], num_workers: int, pin: bool
+) -> Generator[Fetched, None, None]:
+    """`fetch(part)` for each of `slices`, in their order, by `num_workers` processes that end with the iterator.
+
+    `fetch` is pickled once; its tensors move to shared memory and are not copied.
+
+    Raises:
+        TrainerError: `fetch` raised one; it arrives as it was.
+        MachineError: a worker process was killed.
+    """
+    context = multiprocessing.get_context("forkserver")  # fork would copy the locks of this process's threads
+    context.set_forkserver_preload(["trainer4090.data.pipeline.loader"])  # torch is imported once, not by each worker
+    results: Any = iter(
+        DataLoader(
+            _Guarded(fetch),
+            batch_size=None,
+            sampler=slices,  # type: ignore[arg-type]  # any iterable serves
+            num_workers=num_workers,
+            collate_fn=_unchanged,
+            worker_init_fn=_start_worker,
+            pin_memory=pin,
+            prefetch_factor=PREFETCH_FACTOR,
+            multiprocessing_context=context,
+            generator=torch.Generator(),  # the default one would advance and change dropout
+        )
+    )
+    try:
+        while True:
+            result = _next(results)
+            if isinstance(result, TrainerError):
+                raise result
+            yield result
+    finally:
+        # Private, but the public way is to drop the last reference, and the traceback of an error holds one.
+        results._shutdown_workers()
+
+
+def _next(results: Iterator[Any]) -> Any:
+    try:
+        return next(results)
+    except (RuntimeError, OSError, EOFError) as error:
+        # A death shows as torch's RuntimeError, or as a broken connection while a tensor was being handed over.
+        raised_by_source = "in DataLoader worker process" in str(error)
+        if raised_by_source or (isinstance(error, RuntimeError) and "DataLoader worker" not in str(error)):
+            raise
+        given = f"a worker process died ({' '.join(str(error).split()) or type(error).__name__})"
+        remedy = "mostly for lack of memory, /dev/shm or open files: lower data.num_workers, or give 0 for none"
+        raise MachineError(Problem("data.num_workers", given, remedy)) from error
+
+
+def _unchanged(samples: Any) -> Any:
+    return samples
+
+
+def _start_worker(worker_id: int) -> None:
+    """Leaves Ctrl-C to the trainer, which finishes its update and saves, and ends this process when the trainer dies.
+
+    torch's own watchdog looks at the parent process, which is the fork server here, and that lives on while a worker
+    does: after `kill -9` of the trainer all of them stayed (Python 3.11, torch 2.14).
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_die_with_trainer, daemon=True).start()
+
+
+def _die_with_trainer() -> None:
+    trainer = multiprocessing.parent_process()
+    if trainer is not None:
+        trainer.join()
+        os._exit(1)

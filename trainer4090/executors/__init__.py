@@ -1,0 +1,1 @@
+"""Executors: an object that runs one update."""

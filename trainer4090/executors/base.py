@@ -1,0 +1,44 @@
+"""What every executor offers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from trainer4090.records import Batch
+
+
+@dataclass(frozen=True)
+class StepOutput:
+    """Results of one update, still on the device: reading one is a synchronisation, so the loop reads late."""
+
+    loss: torch.Tensor
+    """0-dim; sum over targets divided by the number of valid targets of the update."""
+    learning_rate: torch.Tensor | float
+    """Rate that this update was made with."""
+    grad_norm: torch.Tensor | None = None
+    """0-dim global 2-norm before clipping, without the loss scale; present when clipped or observed."""
+    loss_scale: torch.Tensor | None = None
+    """0-dim; only under loss scaling, as the following three."""
+    applied: torch.Tensor | None = None
+    """0-dim int64; updates that were applied so far."""
+    diverged: torch.Tensor | None = None
+    """0-dim bool; an overflow happened although the scale is at its floor."""
+
+
+class Executor(Protocol):
+    """Owns one update: micro-batches, scaling, clipping, optimizer, schedule, average."""
+
+    def step(self, batch: Batch, observe: bool) -> StepOutput:
+        """Make one update; with `observe` also compute what only a log point needs."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that the next update depends on, besides RNG and data: tensors and plain containers."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a saved state."""
+        ...

@@ -1,0 +1,137 @@
+"""One process, one device: forward and backward of every micro-batch, then one update."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch.utils._pytree import tree_map
+
+from trainer4090.errors import ConfigError, Problem
+from trainer4090.executors.average import Average
+from trainer4090.executors.base import StepOutput
+from trainer4090.executors.update import Update
+from trainer4090.records import Batch, Loss
+
+
+@dataclass(frozen=True)
+class Forward:
+    """From a host batch to outputs on the device; training and evaluation share it."""
+
+    module: torch.nn.Module
+    prepare: Callable[[Any], Any]
+    """Last step before the module: dtype, normalisation, memory format."""
+    context: Callable[[], AbstractContextManager[Any]]
+    """Autocast or nothing."""
+    device: torch.device
+
+    def place(self, batch: Batch) -> tuple[Any, torch.Tensor]:
+        """(inputs, targets) on the device; pinned host tensors are copied without waiting."""
+        inputs, targets = tree_map(lambda tensor: tensor.to(self.device, non_blocking=True), (batch.inputs, batch.targets))
+        return self.prepare(inputs), targets
+
+    def __call__(self, inputs: Any) -> torch.Tensor:
+        """Outputs of the module for prepared inputs."""
+        with self.context():
+            return self.module(inputs)
+
+
+@final
+class LocalExecutor:
+    """Runs updates in this process."""
+
+    def __init__(
+        self,
+        forward: Forward,
+        loss: Loss,
+        optimizer: torch.optim.Optimizer,
+        update: Update,
+        average: Average | None,
+        micro_batch: int,
+        clip_norm: float | None,
+    ) -> None:
+        """`optimizer` holds exactly the parameters that are trained; `micro_batch` counts samples a forward."""
+        self.forward = forward
+        self.average = average
+        self._loss = loss
+        self._optimizer = optimizer
+        self._update = update
+        self._micro_batch = micro_batch
+        self._clip_norm = clip_norm
+        self._parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        self._checked = False
+
+    def step(self, batch: Batch, observe: bool) -> StepOutput:
+        """Make one update from all samples of `batch`.
+
+        Raises:
+            ConfigError: a trained parameter gets no gradient (looked for at the first update).
+        """
+        self._optimizer.zero_grad(set_to_none=True)
+        inputs, targets = self.forward.place(batch)
+        divisor = max(batch.num_targets, 1)
+        losses = []
+        for micro_inputs, micro_targets in self._micro_batches(inputs, targets):
+            loss = self._loss.total(self.forward(micro_inputs), micro_targets) / divisor
+            self._update.scaled(loss).backward()
+            losses.append(loss.detach())
+        loss = losses[0] if len(losses) == 1 else torch.stack(losses).sum()
+        gradients = self._gradients()
+        self._update.unscale(gradients)
+        grad_norm = self._clip(gradients) if observe or self._clip_norm is not None else None
+        return self._update.apply(loss, grad_norm)
+
+    def _micro_batches(self, inputs: Any, targets: torch.Tensor) -> Iterator[tuple[Any, torch.Tensor]]:
+        size = self._micro_batch
+        if len(targets) <= size:
+            yield inputs, targets
+            return
+        for start in range(0, len(targets), size):
+            micro_inputs = tree_map(lambda tensor, start=start: tensor[start : start + size], inputs)
+            yield micro_inputs, targets[start : start + size]
+
+    def _gradients(self) -> list[torch.Tensor]:
+        if not self._checked:
+            self._checked = True
+            self._require_gradients()
+        return [parameter.grad for parameter in self._parameters if parameter.grad is not None]
+
+    def _require_gradients(self) -> None:
+        names = [name for name, parameter in self.forward.module.named_parameters() if parameter.requires_grad]
+        given = {name for name, parameter in self.forward.module.named_parameters() if parameter.grad is not None}
+        missing = [name for name in names if name not in given]
+        if missing:
+            text = f"the loss does not depend on {', '.join(missing)}"
+            raise ConfigError(Problem("model", text, "use these parameters in the forward, or remove them"))
+
+    def _clip(self, gradients: list[torch.Tensor]) -> torch.Tensor:
+        norm = torch.nn.utils.get_total_norm(gradients)
+        if self._clip_norm is not None:
+            torch.nn.utils.clip_grads_with_norm_(self._parameters, self._clip_norm, norm)
+        return norm
+
+    def state_dict(self) -> dict[str, Any]:
+        """Parameters and buffers by the bare model's names, optimizer, counters and average."""
+        return {
+            "model": self.forward.module.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "update": self._update.state_dict(),
+            "average": None if self.average is None else self.average.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a saved state; tensors are copied to where the model is."""
+        self.forward.module.load_state_dict(state["model"])
+        self._optimizer.load_state_dict(self._with_own_options(state["optimizer"]))
+        self._update.load_state_dict(state["update"])
+        if self.average is not None and state["average"] is not None:
+            self.average.load_state_dict(state["average"])
+
+    def _with_own_options(self, saved: dict[str, Any]) -> dict[str, Any]:
+        """The saved optimizer state under this run's options: `fused`, for one, follows the precision of today."""
+        own = [{key: value for key, value in group.items() if key != "params"} for group in self._optimizer.param_groups]
+        groups = [{**group, **options} for group, options in zip(saved["param_groups"], own, strict=True)]
+        return {"state": saved["state"], "param_groups": groups}

@@ -1,0 +1,143 @@
+"""The end of an update: from accumulated gradients to moved parameters, with and without loss scaling.
+
+Both variants have the same shape, so the executor has no `if`. `PlainUpdate` counts on the host. `ScaledUpdate` keeps
+scale, counters and learning rate on the device: whether an update overflowed is never read back, yet a skipped one
+moves neither parameters, nor schedule, nor average.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, final
+
+import torch
+
+from trainer4090.executors.average import Average
+from trainer4090.executors.base import StepOutput
+from trainer4090.precision import LossScale
+
+
+class Update(Protocol):
+    """Scaling of a loss and the step that undoes it."""
+
+    def scaled(self, loss: torch.Tensor) -> torch.Tensor:
+        """The loss that backward starts from."""
+        ...
+
+    def unscale(self, gradients: list[torch.Tensor]) -> None:
+        """Divide the scale out of the gradients, in place, once an update."""
+        ...
+
+    def apply(self, loss: torch.Tensor, grad_norm: torch.Tensor | None) -> StepOutput:
+        """Move parameters, schedule and average; what was observed on the way."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Counters and scale."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from saved counters and scale."""
+        ...
+
+
+@final
+class PlainUpdate:
+    """Every update is applied."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, rates: Sequence[float], average: Average | None) -> None:
+        """`rates`: learning rate of each applied update of the run."""
+        self._optimizer = optimizer
+        self._rates = rates
+        self._average = average
+        self._applied = 0
+
+    def scaled(self, loss: torch.Tensor) -> torch.Tensor:
+        """`loss` itself."""
+        return loss
+
+    def unscale(self, gradients: list[torch.Tensor]) -> None:
+        """Nothing to undo."""
+
+    def apply(self, loss: torch.Tensor, grad_norm: torch.Tensor | None) -> StepOutput:
+        """Move parameters, schedule and average."""
+        rate = self._rates[min(self._applied, len(self._rates) - 1)]
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+        self._optimizer.step()
+        if self._average is not None:
+            self._average.update(applied=None)
+        self._applied += 1
+        return StepOutput(loss=loss, learning_rate=rate, grad_norm=grad_norm)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The counter of applied updates."""
+        return {"applied": self._applied}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a saved counter."""
+        self._applied = int(state["applied"])
+
+
+@final
+class ScaledUpdate:
+    """An update whose gradients overflow is skipped, and the scale halved."""
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        rates: Sequence[float],
+        average: Average | None,
+        loss_scale: LossScale,
+        device: torch.device,
+    ) -> None:
+        """`optimizer`: a fused one, whose kernels read `found_inf` on the device."""
+        self._optimizer = optimizer
+        self._rates = torch.tensor(rates, dtype=torch.float32, device=device)
+        self._average = average
+        self._floor = loss_scale.floor
+        self._growth_interval = loss_scale.growth_interval
+        self._scale = torch.full((), loss_scale.initial, dtype=torch.float32, device=device)
+        self._good_updates = torch.zeros((), dtype=torch.int32, device=device)
+        self._applied = torch.zeros((), dtype=torch.int64, device=device)
+        self._found_inf = torch.zeros((), dtype=torch.float32, device=device)
+        self._last = torch.tensor(len(rates) - 1, device=device)
+
+    def scaled(self, loss: torch.Tensor) -> torch.Tensor:
+        """`loss` times the scale."""
+        return loss * self._scale
+
+    def unscale(self, gradients: list[torch.Tensor]) -> None:
+        """Divide the scale out and remember whether any gradient is not finite."""
+        self._found_inf.zero_()
+        inverse = self._scale.double().reciprocal().float()
+        torch._amp_foreach_non_finite_check_and_unscale_(gradients, self._found_inf, inverse)
+
+    def apply(self, loss: torch.Tensor, grad_norm: torch.Tensor | None) -> StepOutput:
+        """Move parameters, schedule and average unless a gradient overflowed; adapt the scale."""
+        rate = self._rates[torch.minimum(self._applied, self._last)]
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+        self._optimizer.grad_scale = None  # type: ignore[attr-defined]
+        self._optimizer.found_inf = self._found_inf  # type: ignore[attr-defined]
+        self._optimizer.step()
+        applied = 1 - self._found_inf
+        if self._average is not None:
+            self._average.update(applied)
+        self._applied += applied.to(torch.int64)
+        diverged = (self._scale <= self._floor) & (self._found_inf > 0)
+        used_scale = self._scale.clone()
+        torch._amp_update_scale_(self._scale, self._good_updates, self._found_inf, 2.0, 0.5, self._growth_interval)
+        self._scale.clamp_(min=self._floor)
+        return StepOutput(loss, rate, grad_norm, used_scale, self._applied.clone(), diverged)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Scale, good updates since it last changed, and the counter of applied updates."""
+        return {"applied": int(self._applied), "scale": float(self._scale), "good_updates": int(self._good_updates)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from saved counters; a state without a scale (another precision's) keeps the initial one."""
+        self._applied.fill_(int(state["applied"]))
+        if "scale" in state:
+            self._scale.fill_(state["scale"])
+            self._good_updates.fill_(state["good_updates"])

@@ -1,0 +1,37 @@
+"""The text of `--help`, made from the verbs and the option files that are there. Imports neither Hydra nor torch."""
+
+from __future__ import annotations
+
+from trainer4090 import paths
+from trainer4090.verbs import VERBS
+
+_KEYS = {
+    "train.steps / train.epochs": "length; give one and set the other to null",
+    "train.batch_size": "samples an update",
+    "train.micro_batch": "samples a forward; smaller ones accumulate",
+    "resume=last": "go on with the newest run of this name",
+    "run.dir=PATH": "the exact folder of the run",
+    "device=cpu": "auto, cpu, cuda or cuda:N",
+}
+_FLAGS = {
+    "-m, --multirun": "sweep: a=1,2 b=3,4 gives four jobs, each in a process of its own",
+    "--cfg job": "print the composed configuration and stop",
+    "--version": "print the version",
+    "-h, --help": "this text",
+}
+
+
+def text() -> str:
+    """The help, one screen."""
+    lines = ["usage: trainer4090 [verb] [key=value ...] [-m]", "", "verbs:"]
+    lines += [f"  {verb.name:<10} {verb.help}\n{'':13}{verb.name} {verb.usage}" for verb in VERBS.values()]
+    lines += ["", "groups and their options (group=option; memory and kernels take a list: memory=[a,b]):"]
+    lines += [f"  {group:<12} {' '.join(paths.options(group))}" for group in paths.groups()]
+    lines += ["", "keys used most (all of them: --cfg job):", *_table(_KEYS), "", "flags:", *_table(_FLAGS), ""]
+    lines += ["example: trainer4090 precision=amp memory=checkpoint train.micro_batch=32"]
+    return "\n".join(lines)
+
+
+def _table(rows: dict[str, str]) -> list[str]:
+    width = max(len(name) for name in rows) + 2
+    return [f"  {name:<{width}}{meaning}" for name, meaning in rows.items()]

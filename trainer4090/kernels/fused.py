@@ -1,0 +1,86 @@
+"""Fewer and larger kernels: compiled forward and backward, a fused optimizer, channels_last convolutions."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from typing import Literal
+
+from trainer4090.errors import MachineError, Problem
+from trainer4090.kernels import KERNELS, Kernels
+from trainer4090.records import Facts, Notice, Parts, Settings, Site, Stage, Transform
+from trainer4090.schema import Auto
+
+
+@dataclass(frozen=True)
+class Config:
+    """Which of the fusions to use."""
+
+    compile: bool = True
+    backend: Literal["inductor", "aot_eager"] = "inductor"
+    optimizer: bool = True
+    channels_last: Auto | bool = "auto"
+
+
+@KERNELS.register("fused", Config)
+def fused(config: Config, facts: Facts) -> Kernels:
+    """Compile the model, fuse the optimizer, and lay images out channels_last where the model gains from it."""
+    channels_last = facts.model.channels_last if config.channels_last == "auto" else config.channels_last
+    notices: tuple[Notice, ...] = ()
+    if channels_last and facts.data.kind != "images":
+        channels_last = False
+        why = "the layout exists for images (batch, channels, height, width) only"
+        notices = (Notice("kernels.fused.channels_last", "true", "false", why),)
+    transforms = []
+    if channels_last:
+        transforms.append(Transform(Stage.REPLACE, "4-D weights in channels_last", weights_channels_last))
+    if config.compile:
+        label = f"compile with {config.backend}"
+        transforms.append(Transform(Stage.COMPILE, label, lambda parts, site: compile_parts(parts, site, config.backend)))
+    return Kernels(
+        compile_backend=config.backend if config.compile else None,
+        fused_optimizer=config.optimizer,
+        channels_last=channels_last,
+        transforms=tuple(transforms),
+        settings=Settings(flags=(("backends.cudnn.benchmark", True),)),
+        notices=notices,
+    )
+
+
+def weights_channels_last(parts: Parts, site: Site) -> Parts:
+    """Lay out all 4-D parameters and buffers in channels_last; names, shapes and values stay."""
+    import torch
+
+    for part in parts:
+        part.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return parts
+
+
+def compile_parts(parts: Parts, site: Site, backend: str) -> Parts:
+    """Compile in place, which keeps state-dict names; a model that names compile units has these compiled alone.
+
+    Raises:
+        MachineError: Inductor needs a C++ compiler (on a GPU a C compiler) and there is none.
+    """
+    if backend == "inductor":
+        require_compiler(site.device.type)
+    for part in parts:
+        units = [part.module.get_submodule(name) for name in part.compile_units] or [part.module]
+        for unit in units:
+            unit.compile(backend=backend)
+    return parts
+
+
+def require_compiler(device_type: str) -> None:
+    """Raise unless the compiler that Inductor (CPU) or Triton (CUDA) calls is installed.
+
+    Raises:
+        MachineError: it is not; the message names the package.
+    """
+    variable, default, package = ("CXX", "g++", "g++") if device_type == "cpu" else ("CC", "gcc", "gcc")
+    command = os.environ.get(variable, default)
+    if shutil.which(command) is None:
+        given = f"torch.compile needs the compiler {command!r}, which is not installed"
+        remedy = f"install it (Debian: apt-get install {package}), or use kernels.fused.compile=false"
+        raise MachineError(Problem("kernels.fused", given, remedy))

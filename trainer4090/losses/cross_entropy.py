@@ -1,0 +1,94 @@
+"""Cross-entropy of class or token targets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from trainer4090.errors import ConfigError, Problem
+from trainer4090.losses import LOSSES
+from trainer4090.records import DataTraits, Loss, LossTraits
+from trainer4090.schema import NonNegativeFloat, Probability
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class Config:
+    """Fields of `loss=cross_entropy`."""
+
+    label_smoothing: Probability = 0.0
+    class_weights: tuple[NonNegativeFloat, ...] | None = None
+    ignore_index: int = -100
+
+
+def traits(config: Config, data: DataTraits) -> LossTraits:
+    """What is known of the loss without building it.
+
+    Raises:
+        ConfigError: the data has one class only, or another number of classes than there are weights.
+    """
+    problems = []
+    if data.num_classes < 2:
+        remedy = "softmax over one output is always 1: give data with two classes, or loss=mse for a number"
+        problems.append(Problem("loss", f"cross_entropy over {data.num_classes} class", remedy))
+    if config.class_weights is not None and len(config.class_weights) != data.num_classes:
+        remedy = f"give one for each of the num_classes={data.num_classes} classes of the data, or null"
+        problems.append(Problem("loss.class_weights", f"{len(config.class_weights)} weights", remedy))
+    if problems:
+        raise ConfigError(*problems)
+    return LossTraits(ignore_index=config.ignore_index)
+
+
+@LOSSES.register("cross_entropy", Config, traits=traits)
+def cross_entropy(config: Config, data: DataTraits) -> Loss:
+    """Cross-entropy of classes or tokens, with label smoothing, class weights and an ignored target.
+
+    Outputs (batch, classes) or (batch, length, classes), targets int64 (batch,) or (batch, length). The divisor is the
+    number of targets that are not ignored, with class weights too; torch's weighted mean divides by their weights.
+    """
+    import torch
+    from torch.nn import functional
+
+    weights_beside = _weights_beside(config.class_weights)
+
+    def total(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        logits = outputs.flatten(0, -2)
+        logits = logits if logits.dtype == torch.float64 else logits.float()
+        return functional.cross_entropy(
+            logits,
+            targets.flatten(),
+            weight=weights_beside(logits),
+            ignore_index=config.ignore_index,
+            reduction="sum",
+            label_smoothing=config.label_smoothing,
+        )
+
+    def count(targets: torch.Tensor) -> int:
+        return int((targets != config.ignore_index).sum())
+
+    def accuracy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        correct = (outputs.argmax(-1) == targets) & (targets != config.ignore_index)
+        return correct.sum().float()
+
+    return Loss(total, count, {"accuracy": accuracy})
+
+
+def _weights_beside(values: tuple[float, ...] | None) -> Callable[[torch.Tensor], torch.Tensor | None]:
+    """logits -> the weights on their device in their dtype, moved there once, so that no later call synchronises."""
+    import torch
+
+    placed: dict[tuple[type, torch.device, torch.dtype], torch.Tensor] = {}
+
+    def beside(logits: torch.Tensor) -> torch.Tensor | None:
+        if values is None:
+            return None
+        # The type belongs to the key because a tensor made under FakeTensorMode is fake and must not be met later.
+        place = (type(logits), logits.device, logits.dtype)
+        if place not in placed:
+            placed[place] = torch.tensor(values, dtype=logits.dtype, device=logits.device)
+        return placed[place]
+
+    return beside

@@ -1,0 +1,22 @@
+"""Axis `memory`: what is given up to hold less of the device's memory at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainer4090.records import Notice, Settings, Transform
+from trainer4090.registry import Registry
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Facts and effects of a memory option."""
+
+    needs_blocks: bool = False
+    """The model must name its blocks."""
+    transforms: tuple[Transform, ...] = ()
+    settings: Settings = Settings()
+    notices: tuple[Notice, ...] = ()
+
+
+MEMORY: Registry[Memory] = Registry("memory", __name__)

@@ -1,0 +1,1 @@
+"""Networks, free of configuration: plain `nn.Module`s with plain arguments."""

@@ -1,0 +1,28 @@
+"""Optimizers by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from trainer4090.registry import Registry
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """How to build an optimizer; the executor owns the object."""
+
+    learning_rate: float
+    """Peak learning rate, multiplied by the schedule's factor."""
+    weight_decay: float
+    """For matrices only: norms, biases and other 1-D parameters get none."""
+    build: Callable[[list[dict[str, Any]], bool], torch.optim.Optimizer]
+    """(parameter groups, each with its `lr`; fused) -> optimizer. Fused ones skip an update on the device when `found_inf` is set."""
+
+
+OPTIMIZERS: Registry[Optimizer] = Registry("optimizer", __name__)
+"""Builders take `(config)`."""

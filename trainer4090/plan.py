@@ -1,0 +1,180 @@
+"""The plan: what a spec becomes on a given card. Making one is pure and imports no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from trainer4090.card import Card
+from trainer4090.data import DATA
+from trainer4090.errors import ConfigError, Problem
+from trainer4090.kernels import KERNELS, Kernels
+from trainer4090.losses import LOSSES
+from trainer4090.memory import MEMORY, Memory
+from trainer4090.models import MODELS
+from trainer4090.optimizers import OPTIMIZERS, Optimizer
+from trainer4090.parallelism import PARALLELISM, Parallelism
+from trainer4090.precision import PRECISION, Precision
+from trainer4090.records import Batching, DataTraits, Facts, LossTraits, ModelTraits, Notice, Settings, Transform, merge
+from trainer4090.registry import Registry
+from trainer4090.schedules import SCHEDULES, Horizon, Schedule
+from trainer4090.spec import Choice, RunSpec
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a plan needs besides spec and card, gathered beforehand."""
+
+    data: DataTraits
+    model: ModelTraits
+
+
+def gather(spec: RunSpec) -> Evidence:
+    """Evidence for a plan: sizes of the data set, read from its files, and what the model states of itself.
+
+    Raises:
+        DataError: a file of the data set is missing or unreadable.
+        ConfigError: the model knows no such architecture.
+    """
+    data, model = DATA.get(spec.data.name), MODELS.get(spec.model.name)
+    assert data.traits is not None and model.traits is not None
+    return Evidence(data=data.traits(spec.data.config), model=model.traits(spec.model.config))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Ordered steps and settled facts of one run on one card."""
+
+    spec: RunSpec
+    card: Card
+    evidence: Evidence
+    batching: Batching
+    horizon: Horizon
+    precision: Precision
+    memory: Memory
+    kernels: Kernels
+    parallelism: Parallelism
+    loss: LossTraits
+    optimizer: Optimizer
+    schedule: Schedule
+    transforms: tuple[Transform, ...]
+    settings: Settings
+    notices: tuple[Notice, ...]
+
+    @property
+    def fused_optimizer(self) -> bool:
+        """Whether the optimizer is one kernel: asked for, or needed because fp16 skips updates on the device."""
+        return self.kernels.fused_optimizer or self.precision.loss_scale is not None
+
+    def describe(self) -> str:
+        """One line a step, each with the reason of what was chosen automatically."""
+        lines = [f"plan for {self.card.device_name} ({_card_facts(self.card)})", *self._training(), *self._steps()]
+        lines += [f"  notice        {notice}" for notice in self.notices]
+        return "\n".join(lines)
+
+    def _training(self) -> list[str]:
+        spec, batching, data = self.spec, self.batching, self.evidence.data
+        unit = "images" if data.kind == "images" else "sequences"
+        item = "x".join(str(size) for size in data.item_shape)
+        micro = (
+            f"{batching.micro_batch} micro-batch x {batching.accumulation} accumulation x {batching.data_ranks} card"
+        )
+        return [
+            f"  length        {self.horizon.total} updates, {self.horizon.per_epoch} an epoch",
+            f"  batch         {batching.batch_size} = {micro}",
+            f"  data          {spec.data.name}: {data.num_train:,} training {unit} of {item}, "
+            f"{data.num_evaluation:,} held out, {data.num_classes} classes{_aside(data.description)}",
+            f"  model         {spec.model.name}",
+            f"  precision     {spec.precision.name}: matrix products in {self.precision.arithmetic}{self._scale()}",
+            f"  memory        {', '.join(choice.name for choice in spec.memory)}",
+            f"  kernels       {', '.join(choice.name for choice in spec.kernels)}",
+            f"  parallelism   {spec.parallelism.name}: {self.parallelism.executor} executor",
+        ]
+
+    def _scale(self) -> str:
+        scale = self.precision.loss_scale
+        return "" if scale is None else f", loss scaled by {scale.initial:g} at first"
+
+    def _steps(self) -> list[str]:
+        steps = [f"{transform.stage.name}: {transform.label}" for transform in self.transforms]
+        kind = "fused" if self.fused_optimizer else "torch's default"
+        reason = ""
+        if self.fused_optimizer and not self.kernels.fused_optimizer:
+            reason = " (fp16 skips an overflowed update on the device, without a synchronisation)"
+        schedule = self.spec.schedule.name
+        steps.append(f"OPTIMIZER: {self.spec.optimizer.name}, {kind} kernels{reason}, schedule {schedule}")
+        if self.spec.ema.decay is not None:
+            steps.append(f"EMA: parameters averaged with decay {self.spec.ema.decay:g}, evaluated and saved")
+        return [f"  step {number}        {step}" for number, step in enumerate(steps, start=1)]
+
+
+def make(spec: RunSpec, card: Card, evidence: Evidence) -> Plan:
+    """The plan of `spec` on `card`; `rules.check` says whether it can be run.
+
+    Raises:
+        ConfigError: options of one axis contradict each other.
+    """
+    batching, horizon = _batching(spec), horizon_of(spec, evidence.data)
+    facts = Facts(card, batching, evidence.model, evidence.data)
+    problems: list[Problem] = []
+    precision = PRECISION.get(spec.precision.name).build(spec.precision.config, facts)
+    memory = merge("memory", _records(MEMORY, spec.memory, facts), problems)
+    kernels = merge("kernels", _records(KERNELS, spec.kernels, facts), problems)
+    if problems:
+        raise ConfigError(*problems)
+    notices = (*precision.notices, *memory.notices, *kernels.notices, *_batch_norm_notice(batching, evidence.model))
+    return Plan(
+        spec=spec,
+        card=card,
+        evidence=evidence,
+        batching=batching,
+        horizon=horizon,
+        precision=precision,
+        memory=memory,
+        kernels=kernels,
+        parallelism=PARALLELISM.get(spec.parallelism.name).build(spec.parallelism.config, facts),
+        loss=_loss_traits(spec, evidence.data),
+        optimizer=OPTIMIZERS.get(spec.optimizer.name).build(spec.optimizer.config),
+        schedule=SCHEDULES.get(spec.schedule.name).build(spec.schedule.config),
+        transforms=tuple(sorted((*memory.transforms, *kernels.transforms), key=lambda step: step.stage)),
+        settings=precision.settings + memory.settings + kernels.settings,
+        notices=notices,
+    )
+
+
+def _records(registry: Registry[Any], choices: tuple[Choice, ...], facts: Facts) -> list[tuple[str, Any]]:
+    return [(choice.name, registry.get(choice.name).build(choice.config, facts)) for choice in choices]
+
+
+def _loss_traits(spec: RunSpec, data: DataTraits) -> LossTraits:
+    traits = LOSSES.get(spec.loss.name).traits
+    assert traits is not None
+    return traits(spec.loss.config, data)
+
+
+def _batching(spec: RunSpec) -> Batching:
+    micro_batch = spec.train.micro_batch or spec.train.batch_size
+    return Batching(spec.train.batch_size, micro_batch, spec.train.batch_size // micro_batch, data_ranks=1)
+
+
+def horizon_of(spec: RunSpec, data: DataTraits) -> Horizon:
+    """Length of the run in updates; the smaller tail of an epoch is an update too."""
+    per_epoch = max(1, -(-data.num_train // spec.train.batch_size))
+    total = spec.train.steps if spec.train.steps is not None else (spec.train.epochs or 0) * per_epoch
+    return Horizon(total=total, per_epoch=per_epoch)
+
+
+def _batch_norm_notice(batching: Batching, model: ModelTraits) -> tuple[Notice, ...]:
+    if not model.batch_norm or batching.accumulation <= 1:
+        return ()
+    asked, got = f"batches of {batching.batch_size}", f"statistics of {batching.micro_batch} samples"
+    return (Notice("train.micro_batch", asked, got, "BatchNorm sees one micro-batch at a time"),)
+
+
+def _card_facts(card: Card) -> str:
+    memory = "" if card.memory_mib is None else f"{card.memory_mib:,} MiB, "
+    return f"{memory}{card.source}"
+
+
+def _aside(text: str) -> str:
+    return f" ({text})" if text else ""

@@ -1,0 +1,36 @@
+"""Axis `precision`: which arithmetic matrix products run in, and how small gradients survive it."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+from trainer4090.card import Dtype
+from trainer4090.records import ForwardContext, Notice, Settings
+from trainer4090.registry import Registry
+
+
+@dataclass(frozen=True)
+class LossScale:
+    """Dynamic loss scaling: doubled after `growth_interval` good updates, halved after an overflow."""
+
+    initial: float
+    growth_interval: int
+    floor: float
+    """An overflow at this scale is no overflow but a model that has diverged; the run ends with exit 5."""
+
+
+@dataclass(frozen=True)
+class Precision:
+    """Facts and effects of a precision option. Parameters, gradients and optimizer state stay in fp32."""
+
+    arithmetic: Dtype = "float32"
+    """What matrix products really run in on this card."""
+    loss_scale: LossScale | None = None
+    context: ForwardContext = lambda device: nullcontext()
+    """Around forward only: backward follows the dtypes that forward chose."""
+    settings: Settings = Settings()
+    notices: tuple[Notice, ...] = ()
+
+
+PRECISION: Registry[Precision] = Registry("precision", __name__)

@@ -1,0 +1,221 @@
+"""The small frozen records that options, plan and build exchange.
+
+An option has four effects and no hooks: facts that others read, transforms of the model, contexts around forward,
+and process settings. Two options of one axis merge; claiming the same fact twice is a problem, never a precedence.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from trainer4090.card import Card
+from trainer4090.errors import Problem
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+Record = TypeVar("Record")
+ItemKind = Literal["images", "tokens"]
+
+
+class Stage(IntEnum):
+    """Order in which transforms of the model are applied; the one place where order lives."""
+
+    PARTITION = 1
+    REPLACE = 2
+    CHECKPOINT = 3
+    REPLICATE = 4
+    COMPILE = 5
+    SHARD = 6
+
+
+@dataclass(frozen=True)
+class Part:
+    """A module that this process trains, with the names of its blocks in the order in which they run.
+
+    Blocks form a chain: each is called once a forward, with the output of the one before as its only argument.
+    """
+
+    module: nn.Module
+    blocks: tuple[str, ...]
+    compile_units: tuple[str, ...] = ()
+    """Submodules to compile one by one; () compiles the module as a whole."""
+
+
+Parts = tuple[Part, ...]
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where a transform is applied."""
+
+    rank: int
+    device: torch.device
+
+
+@dataclass(frozen=True)
+class Transform:
+    """One change of the model, made once while the run is built."""
+
+    stage: Stage
+    label: str
+    apply: Callable[[Parts, Site], Parts]
+
+
+ForwardContext = Callable[["torch.device"], AbstractContextManager[Any]]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Process-wide settings, applied before torch starts work: a flag set around forward is off again in backward."""
+
+    environment: tuple[tuple[str, str], ...] = ()
+    flags: tuple[tuple[str, bool], ...] = ()
+    """Dotted attribute below `torch`, and its value."""
+
+    def __add__(self, other: Settings) -> Settings:
+        return Settings(self.environment + other.environment, self.flags + other.flags)
+
+
+@dataclass(frozen=True)
+class Notice:
+    """Something that runs otherwise than asked; the plan prints it."""
+
+    key: str
+    asked: str
+    got: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.key}: asked {self.asked}, got {self.got}: {self.why}"
+
+
+@dataclass(frozen=True)
+class Batching:
+    """How one update's batch is divided: batch_size = micro_batch x accumulation x data_ranks."""
+
+    batch_size: int
+    micro_batch: int
+    accumulation: int
+    data_ranks: int
+
+
+@dataclass(frozen=True)
+class DataTraits:
+    """What is known of a data set without loading it into torch."""
+
+    kind: ItemKind
+    item_shape: tuple[int, ...]
+    """(channels, height, width) of an image, (length,) of a token sequence."""
+    num_classes: int
+    """Classes of an image set, distinct tokens of a text."""
+    num_train: int
+    """Training samples: images or sequences."""
+    num_evaluation: int
+    items_per_sample: int
+    """1 for an image, the number of target tokens for a sequence."""
+    in_memory: bool
+    """Samples are read from memory, so worker processes would only copy them once more."""
+    description: str = ""
+
+
+@dataclass(frozen=True)
+class ModelTraits:
+    """What is known of a model without building it."""
+
+    kind: ItemKind
+    batch_norm: bool
+    dropout: bool
+    channels_last: bool
+    """Gains from channels_last memory format on tensor cores (two-dimensional convolutions)."""
+    num_outputs: int | None = None
+    """Explicit number of classes or tokens; None follows the data."""
+    item_problem: Callable[[tuple[int, ...]], Problem | None] = lambda item_shape: None
+    """Shape of an item of the right kind -> why the model cannot take it, or None."""
+
+
+@dataclass(frozen=True)
+class LossTraits:
+    """What is known of a loss without building it."""
+
+    ignore_index: int | None = None
+    """Target that counts as no target."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What an option's builder may read besides its own Config."""
+
+    card: Card
+    batching: Batching
+    model: ModelTraits
+    data: DataTraits
+
+
+def merge(group: str, named: Sequence[tuple[str, Record]], problems: list[Problem]) -> Record:
+    """One record of a list axis from those of its options, in the order given.
+
+    Tuples are joined and settings added; any other field may be claimed by one option only, and an option that claims
+    nothing (`none`, `eager`) stands alone.
+    """
+    names = [name for name, _ in named]
+    blank = type(named[0][1])()
+    if len(named) > 1:
+        for name, record in named:
+            if record == blank:
+                given = f"[{', '.join(names)}]"
+                problems.append(Problem(group, f"{given} holds {name}, which means none of them", f"drop {name}"))
+    merged: dict[str, Any] = {}
+    for record_field in dataclasses.fields(blank):  # type: ignore[arg-type]
+        default = getattr(blank, record_field.name)
+        values = [(name, getattr(record, record_field.name)) for name, record in named]
+        if isinstance(default, (tuple, Settings)):
+            merged[record_field.name] = sum((value for _, value in values), start=default)
+            continue
+        claims = [(name, value) for name, value in values if value != default]
+        if len(claims) > 1:
+            both = " and ".join(name for name, _ in claims)
+            problems.append(Problem(group, f"{both} both decide {record_field.name}", "keep one of them"))
+        merged[record_field.name] = claims[0][1] if claims else default
+    return type(blank)(**merged)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Input of one update. `num_targets` is a host number, so dividing by it needs no synchronisation."""
+
+    inputs: Any
+    """Pytree of tensors, each (batch, ...)."""
+    targets: torch.Tensor
+    num_targets: int
+
+
+@dataclass(frozen=True)
+class Model:
+    """A built model: the module and its blocks (see `Part`)."""
+
+    module: nn.Module
+    blocks: tuple[str, ...]
+    compile_units: tuple[str, ...] = ()
+    """Submodules to compile one by one, () for the whole module at once.
+
+    For a forward that would take too long to compile: a recurrence unrolled over 128 steps took 52 s.
+    """
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Sums over targets; the executor divides by the number of valid targets of the whole update."""
+
+    total: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    """(outputs, targets) -> sum of per-target losses, a scalar in fp32 (fp64 for fp64 outputs)."""
+    count: Callable[[torch.Tensor], int]
+    """targets on the host -> number of valid ones."""
+    metrics: Mapping[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = field(default_factory=dict)
+    """Name -> (outputs, targets) -> sum over the same targets."""

@@ -1,0 +1,90 @@
+"""Registries: the names that a configuration may use, and what each name builds.
+
+An option is one Python file in the folder of its registry. Its files are imported on the first look-up, so adding an
+option needs no list to edit. They import torch inside builders only, which keeps `list` and every error fast.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from trainer4090.errors import ConfigError, Problem
+from trainer4090.schema import suggestion
+
+Built = TypeVar("Built")
+
+
+@dataclass(frozen=True)
+class Entry(Generic[Built]):
+    """A registered option: its name, its typed fields and its builder."""
+
+    name: str
+    config: type
+    build: Callable[..., Built]
+    traits: Callable[..., Any] | None
+    """What others must know before anything is built, computed from the Config without torch."""
+    module: str
+
+    @property
+    def help(self) -> str:
+        """First line of the builder's docstring."""
+        return (self.build.__doc__ or "").strip().splitlines()[0]
+
+
+class Registry(Generic[Built]):
+    """Options of one group by name."""
+
+    def __init__(self, group: str, package: str) -> None:
+        """`group`: the word on the command line. `package`: where the option files lie, imported on first use."""
+        self.group = group
+        self._package = package
+        self._entries: dict[str, Entry[Built]] = {}
+        self._loaded = False
+
+    def register(
+        self, name: str, config: type, traits: Callable[..., Any] | None = None
+    ) -> Callable[[Callable[..., Built]], Callable[..., Built]]:
+        """Decorator that adds a builder under `name`.
+
+        Raises:
+            ValueError: the name is taken (both modules are named), or the builder has no docstring.
+        """
+
+        def add(build: Callable[..., Built]) -> Callable[..., Built]:
+            known = self._entries.get(name)
+            if known is not None:
+                raise ValueError(f"{self.group}={name} is registered by {known.module} and by {build.__module__}")
+            if not (build.__doc__ or "").strip():
+                raise ValueError(f"{self.group}={name} has no docstring; its first line is the help text")
+            self._entries[name] = Entry(name, config, build, traits, build.__module__)
+            return build
+
+        return add
+
+    def names(self) -> list[str]:
+        """All names, sorted."""
+        self._load()
+        return sorted(self._entries)
+
+    def get(self, name: str) -> Entry[Built]:
+        """The entry called `name`.
+
+        Raises:
+            ConfigError: there is none; the message has the nearest name and all of them.
+        """
+        self._load()
+        if name not in self._entries:
+            raise ConfigError(Problem(self.group, f"unknown option {name!r}", suggestion(name, self._entries, "options")))
+        return self._entries[name]
+
+    def _load(self) -> None:
+        if self._loaded:
+            return
+        self._loaded = True
+        package = importlib.import_module(self._package)
+        for module in pkgutil.iter_modules(package.__path__):
+            importlib.import_module(f"{self._package}.{module.name}")

@@ -1,0 +1,134 @@
+"""Knowledge across axes: small functions over a plan's facts, each yielding the problems that it sees.
+
+Rules ask for facts, never for option names, so an option added later is covered as soon as it states its facts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from trainer4090.errors import ConfigError, DataError, Problem
+from trainer4090.plan import Plan
+
+Problems = Iterator[Problem]
+
+
+def check(plan: Plan) -> None:
+    """Raise unless `plan` can be run.
+
+    Raises:
+        ConfigError: with all problems of the configuration.
+        DataError: the configuration is sound but the data set is too small for it.
+    """
+    problems = [problem for rule in RULES for problem in rule(plan)]
+    if problems:
+        raise ConfigError(*problems)
+    shortages = list(enough_samples(plan))
+    if shortages:
+        raise DataError(*shortages)
+
+
+def one_length(plan: Plan) -> Problems:
+    """Exactly one of steps and epochs says how long a run is."""
+    train = plan.spec.train
+    if train.steps is not None and train.epochs is not None:
+        given = f"{train.epochs} beside train.steps={train.steps}"
+        yield Problem("train.epochs", given, "give one of them and set the other to null")
+    if train.steps is None and train.epochs is None:
+        yield Problem("train.steps", "null beside train.epochs=null", "give one of them")
+
+
+def batch_divides(plan: Plan) -> Problems:
+    """batch_size = micro_batch x accumulation x data_ranks."""
+    batching = plan.batching
+    whole = batching.batch_size // batching.data_ranks
+    if batching.micro_batch * batching.accumulation != whole:
+        valid = [size for size in range(1, whole + 1) if whole % size == 0]
+        below = max((size for size in valid if size < batching.micro_batch), default=None)
+        above = min((size for size in valid if size > batching.micro_batch), default=None)
+        nearest = " or ".join(str(size) for size in (below, above) if size is not None)
+        given = f"{batching.micro_batch} does not divide train.batch_size={batching.batch_size}"
+        yield Problem("train.micro_batch", given, f"the nearest that do: {nearest}")
+
+
+def cards_fit(plan: Plan) -> Problems:
+    """No more cards than the parallelism uses."""
+    cards = plan.spec.root.cards
+    if cards != "auto" and cards > plan.parallelism.max_cards:
+        name = plan.spec.parallelism.name
+        given = f"{cards}, but parallelism={name} uses {plan.parallelism.max_cards}"
+        yield Problem("cards", given, f"use cards={plan.parallelism.max_cards}")
+
+
+def device_word(plan: Plan) -> Problems:
+    """The device is one of the four forms."""
+    device = plan.spec.root.device
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
+        yield Problem("device", repr(device), "allowed is auto, cpu, cuda or cuda:N")
+
+
+def same_kind(plan: Plan) -> Problems:
+    """The model takes what the data set gives."""
+    model, data = plan.evidence.model, plan.evidence.data
+    if model.kind != data.kind:
+        given = f"{plan.spec.model.name} takes {model.kind}, but data={plan.spec.data.name} gives {data.kind}"
+        examples = {"images": "data=digits or data=synthetic_images", "tokens": "data=text"}
+        yield Problem("model", given, f"use {examples[model.kind]}, or a model for {data.kind}")
+
+
+def item_fits(plan: Plan) -> Problems:
+    """Items have a shape that the model can take."""
+    model, data = plan.evidence.model, plan.evidence.data
+    problem = model.item_problem(data.item_shape) if model.kind == data.kind else None
+    if problem is not None:
+        yield problem
+
+
+def enough_outputs(plan: Plan) -> Problems:
+    """Every label has an output."""
+    model, data = plan.evidence.model, plan.evidence.data
+    if model.kind == data.kind and model.num_outputs is not None and model.num_outputs < data.num_classes:
+        key = "model.num_classes" if model.kind == "images" else "model.vocab_size"
+        given = f"{model.num_outputs}, but data={plan.spec.data.name} has {data.num_classes} classes"
+        yield Problem(key, given, f"at least {data.num_classes}, or auto")
+
+
+def batch_norm_needs_two(plan: Plan) -> Problems:
+    """BatchNorm cannot normalise a single sample: its variance is 0."""
+    if not plan.evidence.model.batch_norm:
+        return
+    batching, num_train = plan.batching, plan.evidence.data.num_train
+    if batching.micro_batch == 1:
+        yield Problem("train.micro_batch", "1 with BatchNorm, whose variance of one sample is 0", "at least 2")
+        return
+    tail = num_train % batching.batch_size
+    reaches_tail = plan.horizon.total >= plan.horizon.per_epoch
+    if reaches_tail and tail % batching.micro_batch == 1:
+        given = f"{num_train} samples leave a last micro-batch of 1, which BatchNorm cannot normalise"
+        sizes = (batching.batch_size + 1, batching.batch_size + 2, batching.batch_size - 1, batching.batch_size - 2)
+        fits = [size for size in sizes if size > 1 and num_train % size != 1]
+        yield Problem("train.batch_size", given, f"use train.batch_size={fits[0]} with train.micro_batch=null")
+
+
+def enough_samples(plan: Plan) -> Problems:
+    """At least one whole batch of training samples, and something to evaluate on."""
+    data, batch_size = plan.evidence.data, plan.batching.batch_size
+    if data.num_train < batch_size:
+        given = f"{data.num_train} training samples are fewer than train.batch_size={batch_size}"
+        yield Problem("data", given, f"use train.batch_size={max(data.num_train, 1)} or more data")
+    if data.num_evaluation == 0:
+        yield Problem("data", "no samples are held out for evaluation", "use more data or a larger held-out part")
+
+
+RULES = (
+    one_length,
+    batch_divides,
+    cards_fit,
+    device_word,
+    same_kind,
+    item_fits,
+    enough_outputs,
+    batch_norm_needs_two,
+)
+

@@ -1,0 +1,34 @@
+"""SIGINT and SIGTERM: the first one ends the run after a completed save, a second one at once."""
+
+from __future__ import annotations
+
+import signal
+from types import FrameType
+
+from trainer4090.errors import InterruptedRunError
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class StopRequest:
+    """Remembers the first signal. While the loop is not yet running there is nothing to save: it raises at once."""
+
+    def __init__(self) -> None:
+        self.signal_number: int | None = None
+        self._deferred = False
+
+    def install(self) -> None:
+        """Take over both signals for the rest of the process."""
+        for number in _SIGNALS:
+            signal.signal(number, self._receive)
+
+    def defer(self) -> None:
+        """From now on the loop looks at `signal_number` after every update."""
+        self._deferred = True
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        for known in _SIGNALS:
+            signal.signal(known, signal.SIG_DFL)
+        self.signal_number = number
+        if not self._deferred:
+            raise InterruptedRunError(number)

@@ -1,0 +1,126 @@
+"""The run spec: the whole configuration, typed, resolved and frozen.
+
+`to_tree` gives back the tree that the spec was parsed from, so that a saved `spec.yaml` runs again without Hydra.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from omegaconf import OmegaConf
+
+from trainer4090.schema import Auto, Count, PositiveFloat, PositiveInt, Probability
+
+LIST_AXES = ("memory", "kernels")
+"""Groups that take one option or a list; each option's fields lie under its own name."""
+SINGLE_GROUPS = ("precision", "parallelism", "model", "data", "loss", "optimizer", "schedule")
+"""Groups that take exactly one option; its fields lie directly under the group."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A chosen option: the registry name and its Config record."""
+
+    name: str
+    config: Any
+
+
+@dataclass(frozen=True)
+class RunSection:
+    """Where a run is kept."""
+
+    name: str | None
+    dir: str | None
+
+
+@dataclass(frozen=True)
+class TrainSection:
+    """How long, how much at once, and when something besides training happens. All `*_every` count updates."""
+
+    steps: PositiveInt | None
+    epochs: PositiveInt | None
+    batch_size: PositiveInt
+    micro_batch: PositiveInt | None
+    seed: Count
+    clip_norm: PositiveFloat | None
+    log_every: PositiveInt
+    eval_every: PositiveInt | None
+    checkpoint_every: PositiveInt | None
+    deterministic: bool
+
+
+@dataclass(frozen=True)
+class EmaSection:
+    """Exponential moving average of the parameters."""
+
+    decay: Probability | None
+
+
+@dataclass(frozen=True)
+class RootSection:
+    """Fields that stand at the top of the tree."""
+
+    task: Literal["train", "plan"]
+    resume: str | None
+    device: str
+    cards: Auto | PositiveInt
+    debug: bool
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """Everything that decides a run; equal specs on one machine give equal runs."""
+
+    root: RootSection
+    run: RunSection
+    train: TrainSection
+    ema: EmaSection
+    precision: Choice
+    memory: tuple[Choice, ...]
+    kernels: tuple[Choice, ...]
+    parallelism: Choice
+    model: Choice
+    data: Choice
+    loss: Choice
+    optimizer: Choice
+    schedule: Choice
+    card: Any
+    """A `Card`, or None for the card that is present."""
+
+
+def to_tree(spec: RunSpec) -> dict[str, Any]:
+    """The spec as plain containers, in the shape of the configuration tree."""
+    tree = _plain(spec.root)
+    for name in ("run", "train", "ema"):
+        tree[name] = _plain(getattr(spec, name))
+    for group in SINGLE_GROUPS:
+        choice = getattr(spec, group)
+        tree[group] = {"name": choice.name, **_plain(choice.config)}
+    for group in LIST_AXES:
+        tree[group] = {choice.name: _plain(choice.config) for choice in getattr(spec, group)}
+    tree["card"] = {"name": "auto"} if spec.card is None else _plain(spec.card)
+    return tree
+
+
+def dump(spec: RunSpec) -> str:
+    """The spec as YAML text; equal specs give equal text."""
+    return OmegaConf.to_yaml(OmegaConf.create(to_tree(spec)))
+
+
+def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Dotted key -> leaf value; lists and empty sections are leaves."""
+    flat: dict[str, Any] = {}
+    for name, value in tree.items():
+        key = f"{prefix}{name}"
+        if isinstance(value, dict) and value:
+            flat |= flatten(value, f"{key}.")
+        else:
+            flat[key] = value
+    return flat
+
+
+def _plain(record: Any) -> dict[str, Any]:
+    values = ((field.name, getattr(record, field.name)) for field in dataclasses.fields(record))
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values}

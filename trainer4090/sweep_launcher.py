@@ -1,0 +1,79 @@
+"""The default Hydra launcher: every job of a sweep is a fresh process that starts from its own `spec.yaml`.
+
+Hydra's own launcher runs all jobs in one process, where CUDA contexts, allocator peaks and compile caches leak from
+job to job and one killed job ends the sweep.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hydra.core.config_store import ConfigStore
+from hydra.core.plugins import Plugins
+from hydra.core.utils import JobReturn, JobStatus
+from hydra.plugins.launcher import Launcher
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig, OmegaConf
+
+from trainer4090 import sweep
+
+_PLUGIN_MODULE = "hydra_plugins.trainer4090"
+_sweeps: dict[str, sweep.Sweep] = {}
+
+
+class SweepLauncher(Launcher):
+    """Runs the jobs one after the other; a job that fails or is killed leaves the others alone."""
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        """Keep what composing the jobs needs."""
+        self._context = hydra_context
+        self._config = config
+
+    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+        """Run the jobs of one batch and write `sweep.md` after each."""
+        folder = Path(str(self._config.hydra.sweep.dir))
+        current = _sweeps.setdefault(str(folder), sweep.Sweep(folder))
+        returns = []
+        for index, overrides in enumerate(job_overrides, start=initial_job_idx):
+            result = current.run(index, list(overrides), lambda words: self._compose(list(words)))
+            status = JobStatus.COMPLETED if result.status == "ok" else JobStatus.FAILED
+            value = result.objective if result.status == "ok" else RuntimeError(result.reason)
+            returned = JobReturn(overrides=list(overrides), status=status)
+            returned.return_value = value
+            returns.append(returned)
+        return returns
+
+    def _compose(self, overrides: list[str]) -> DictConfig:
+        config = self._context.config_loader.load_sweep_config(self._config, overrides)
+        OmegaConf.set_struct(config, False)
+        return config
+
+
+@dataclass
+class LauncherConfig:
+    """Node of `hydra/launcher`."""
+
+    _target_: str = f"{_PLUGIN_MODULE}.SweepLauncher"
+
+
+def register_launcher() -> None:
+    """Make the launcher known to Hydra, which accepts plugins of the namespace `hydra_plugins` only."""
+    try:
+        import hydra_plugins  # type: ignore[import-not-found]
+    except ModuleNotFoundError:
+        hydra_plugins = types.ModuleType("hydra_plugins")
+        hydra_plugins.__path__ = []
+        sys.modules["hydra_plugins"] = hydra_plugins
+    sys.modules[_PLUGIN_MODULE] = sys.modules[__name__]
+    SweepLauncher.__module__ = _PLUGIN_MODULE
+    ConfigStore.instance().store(group="hydra/launcher", name="trainer4090", node=LauncherConfig, provider="trainer4090")
+    Plugins.instance().register(SweepLauncher)
+
+
+def results_of(folder: Path) -> list[sweep.JobResult]:
+    """Rows of the sweep in `folder`, which this process ran."""
+    return _sweeps[str(folder)].results if str(folder) in _sweeps else []

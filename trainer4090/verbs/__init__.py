@@ -1,0 +1,31 @@
+"""Verbs: what the first word of a command line does. One file a verb; `run(words)` returns the exit code."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Verb:
+    """A verb and its line in the help."""
+
+    name: str
+    usage: str
+    help: str
+
+    def run(self, words: Sequence[str]) -> int:
+        """Do it with the words that follow; the exit code."""
+        return importlib.import_module(f"trainer4090.verbs.{self.name}_verb").run(list(words))
+
+
+VERBS = {
+    verb.name: verb
+    for verb in (
+        Verb("train", "[key=value ...] [-m]", "train a model (the verb when none is given)"),
+        Verb("plan", "[key=value ...] [-m]", "print what a run would do on a card, without a GPU: plan card=rtx4090"),
+        Verb("evaluate", "run=PATH|latest [checkpoint=last|best|PATH]", "evaluate a finished or interrupted run"),
+        Verb("list", "[GROUP]", "list the groups, or the options of one with a line of help each"),
+    )
+}

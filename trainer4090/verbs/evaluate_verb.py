@@ -1,0 +1,70 @@
+"""`evaluate`: loss and metrics of a trained run on its held-out samples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from trainer4090 import checkpoint_file, parse, run_folder, worker
+from trainer4090.errors import ConfigError, Problem
+from trainer4090.disk import write_json
+from trainer4090.schema import suggestion
+from trainer4090.spec import RunSpec, flatten, to_tree
+
+
+def run(words: Sequence[str]) -> int:
+    """Evaluate the run that `run=` names with the file that `checkpoint=` names; written to `evaluation.json` there.
+
+    Raises:
+        TrainerError: there is no such run or file.
+    """
+    options = {"run": "latest", "checkpoint": "best"}
+    changes = []
+    for word in words:
+        key, _, value = word.partition("=")
+        if key in options:
+            options[key] = value
+        else:
+            changes.append(word)
+    folder = run_folder.find(options["run"])
+    spec = changed(parse.load(folder / "spec.yaml"), changes)
+    file = checkpoint_file.named(folder, options["checkpoint"], print)
+    record = evaluated(spec, file)
+    write_json(folder / "evaluation.json", record)
+    values = ", ".join(f"eval {name} {value:.4f}" for name, value in record["eval"].items())
+    print(f"{file} (update {record['step']}): {values}")
+    return 0
+
+
+def changed(spec: RunSpec, changes: Sequence[str]) -> RunSpec:
+    """The saved spec with single values replaced; options cannot be exchanged in a trained model.
+
+    Raises:
+        ConfigError: a key is unknown or a value not allowed.
+    """
+    tree = OmegaConf.create(to_tree(spec))
+    known = flatten(to_tree(spec))
+    problems = []
+    for change in changes:
+        key, separator, _ = change.partition("=")
+        if not separator or key not in known:
+            problems.append(Problem(key, "unknown key", suggestion(key, known, "keys of this run")))
+    if problems:
+        raise ConfigError(*problems)
+    merged: Any = OmegaConf.to_container(OmegaConf.merge(tree, OmegaConf.from_dotlist(list(changes))))
+    return parse.parse(merged)
+
+
+def evaluated(spec: RunSpec, file: Path) -> dict[str, Any]:
+    """The evaluation of `file`: its path, update, and values."""
+    ready = worker.prepare(spec)
+    worker.apply_settings(ready.plan.settings, spec.train.deterministic)
+    from trainer4090 import loop
+    from trainer4090.build import build
+
+    built = build(ready.plan, worker.torch_device(ready.device), print)
+    progress = worker.restored(built, checkpoint_file.load(file), file)
+    return {"checkpoint": str(file), "step": progress.step, "eval": loop.evaluate(built)}
