@@ -156,7 +156,7 @@ REFUSED = [
 @pytest.mark.parametrize(("num_classes", "fields", "text"), REFUSED)
 def test_refused(num_classes: int, fields: dict[str, Any], text: str):
     with pytest.raises(ConfigError, match=text):
-        entropy(num_classes, **fields)
+        cross_entropy.traits(cross_entropy.Config(**fields), traits(num_classes))
 
 
 def test_weights_are_placed_once(monkeypatch: pytest.MonkeyPatch):

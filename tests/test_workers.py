@@ -38,6 +38,9 @@ class Sound:
     def fetch(self, indices: torch.Tensor, epoch: int) -> tuple[Any, torch.Tensor]:
         return {"pixels": indices, "pair": (indices, indices)}, indices
 
+    def targets(self, indices: torch.Tensor, epoch: int) -> torch.Tensor:
+        return indices
+
     def resident(self, device: torch.device) -> Source:
         return self
 
@@ -57,6 +60,9 @@ class Faulty:
                 os.kill(os.getpid(), signal.SIGKILL)
             raise DataError(Problem("cat.jpg", "cut short", "download it again"))
         return indices, indices
+
+    def targets(self, indices: torch.Tensor, epoch: int) -> torch.Tensor:
+        return indices
 
     def resident(self, device: torch.device) -> Source:
         return self

@@ -123,7 +123,7 @@ def _reader(source: Source, order: torch.Tensor, epoch: int) -> Callable[[int, i
 
         def read_resident(begin: int, end: int) -> tuple[Fetched, torch.Tensor]:
             samples = Fetched(*resident.placed.fetch(placed[begin:end], epoch))
-            return samples, resident.host.targets(order[begin:end], epoch)
+            return samples, resident.targets(order[begin:end], epoch)
 
         return read_resident
 

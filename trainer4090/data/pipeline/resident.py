@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -13,28 +13,13 @@ LIMIT_MIB = 512
 """Larger sources stay on the host: 2 % of a 4090's memory, and a copy that small is made in 0.1 s over PCIe."""
 
 
-class InMemory(Protocol):
-    """A source made of tensors on one device; `indices` lie on that device."""
-
-    def __len__(self) -> int:
-        """Number of samples."""
-        ...
-
-    def fetch(self, indices: torch.Tensor, epoch: int) -> tuple[Any, torch.Tensor]:
-        """As `Source.fetch`, on the device of the tensors."""
-        ...
-
-    def targets(self, indices: torch.Tensor, epoch: int) -> torch.Tensor:
-        """The targets that `fetch` returns, alone."""
-        ...
-
-
 @dataclass(frozen=True, eq=False)
 class Resident:
     """A source on `device` beside its copy on the host, whose targets are counted without synchronising."""
 
-    host: InMemory
-    placed: InMemory
+    host: Source
+    placed: Source
+    """The same samples as tensors on `device`; it takes `indices` there."""
     device: torch.device
 
     def __len__(self) -> int:
@@ -44,6 +29,10 @@ class Resident:
     def fetch(self, indices: torch.Tensor, epoch: int) -> tuple[Any, torch.Tensor]:
         """As `Source.fetch`, leaving the samples on `device`; the loader spares even the transfer of `indices`."""
         return self.placed.fetch(indices.to(self.device), epoch)
+
+    def targets(self, indices: torch.Tensor, epoch: int) -> torch.Tensor:
+        """As `Source.targets`, read from the host's copy."""
+        return self.host.targets(indices, epoch)
 
     def resident(self, device: torch.device) -> Source:
         """Itself: it is placed already."""
