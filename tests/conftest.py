@@ -25,7 +25,14 @@ TINY_MODELS = {
     "mlp": ("model=mlp", "model.hidden=[16,16]"),
     "cnn": ("model=cnn", "model.width=4"),
     "resnet": ("model=resnet18", "data=synthetic_images", "data.height=32", "data.width=32", "data.num_classes=10"),
-    "gpt": ("model=gpt_tiny", "model.num_layers=2", "model.width=16", "model.num_heads=2", "data=text", "data.length=16"),
+    "gpt": (
+        "model=gpt_tiny",
+        "model.num_layers=2",
+        "model.width=16",
+        "model.num_heads=2",
+        "data=text",
+        "data.length=16",
+    ),
     "char_lstm": ("model=char_lstm", "data=text", "data.length=8"),
 }
 """Overrides that make each model small enough for a test."""

@@ -13,10 +13,10 @@ import pickle
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast, final
 
-from trainer4090.disk import replacing, write_json, write_text
-from trainer4090.errors import CheckpointFileError, Problem, RunFolderError
+from trainer4090.disk import cannot_write, replacing, sync_folder, write_json, write_text
+from trainer4090.errors import CheckpointFileError, Problem
 
 FOLDER = "checkpoints"
 KEPT = 2
@@ -29,6 +29,11 @@ def files(run_folder: Path) -> list[Path]:
     return sorted((run_folder / FOLDER).glob("step-*.pt"), reverse=True)
 
 
+def step_of(path: Path) -> int:
+    """The update after which a checkpoint file was saved."""
+    return int(path.stem.removeprefix("step-"))
+
+
 def save(run_folder: Path, step: int, state: dict[str, Any], best: dict[str, Any] | None) -> Path:
     """Write `state` as the newest checkpoint file and drop files that are neither new nor best; its path.
 
@@ -39,24 +44,38 @@ def save(run_folder: Path, step: int, state: dict[str, Any], best: dict[str, Any
     """
     import torch
 
-    folder = run_folder / FOLDER
-    path = folder / _name(step)
-    try:
-        folder.mkdir(exist_ok=True)
-        with replacing(path) as file:
-            hashing = _Hashing(file)
-            torch.save(state, hashing)
-            # Before the rename: a digest without its file harms nothing, a file without its digest is not trusted.
-            write_text(_digest_path(path), f"{hashing.digest.hexdigest()}  {path.name}\n")
-    except (OSError, RuntimeError) as error:
-        # torch's archive writer reports a full disk as a RuntimeError about an unexpected position.
-        given = f"cannot be written ({' '.join(str(error).split())})"
-        raise RunFolderError(Problem(str(path), given, "free some space, then resume=last")) from error
-    write_json(folder / "last.json", {"step": step, "file": path.name})
-    if best is not None:
-        write_json(folder / "best.json", {**best, "file": _name(best["step"])})
+    path = _folder(run_folder) / _name(step)
+    with replacing(path) as file:
+        hashing = _Hashing(file)
+        try:
+            torch.save(state, cast(BinaryIO, hashing))
+        except RuntimeError:
+            # torch's archive writer reports a full disk as a RuntimeError about an unexpected position.
+            if hashing.failure is not None:
+                raise hashing.failure from None
+            raise
+        # Before the rename: a digest without its file harms nothing, a file without its digest is not trusted.
+        write_text(_digest_path(path), f"{hashing.digest.hexdigest()}  {path.name}\n")
+    _point(run_folder, step, best)
     _drop_old(run_folder, best)
     return path
+
+
+def cut_back(run_folder: Path, step: int, best: dict[str, Any] | None, notice: Callable[[str], None]) -> None:
+    """Set aside files behind `step`, where training goes on: damaged ones, or those of a course that is given up.
+
+    Left in place they would count as the newest, and the files that are saved next would be dropped for them. Nothing
+    is deleted: `notice` is told the new names.
+    """
+    newer = [path for path in files(run_folder) if step_of(path) > step]
+    for path in newer:
+        aside = path.with_name(f"aside-{path.name}")
+        path.replace(aside)
+        if _digest_path(path).exists():
+            _digest_path(path).replace(_digest_path(aside))
+        notice(f"{path} lies behind update {step}, where training goes on: now {aside.name}")
+    if newer:
+        _point(run_folder, step, best)
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -67,13 +86,22 @@ def load(path: Path) -> dict[str, Any]:
     """
     import torch
 
+    try:
+        return torch.load(verified(path), map_location="cpu", weights_only=True)
+    except (RuntimeError, OSError, EOFError, pickle.UnpicklingError, zipfile.BadZipFile) as error:
+        raise _damaged(path, str(error).splitlines()[0] if str(error) else type(error).__name__) from error
+
+
+def verified(path: Path) -> Path:
+    """`path` itself, when its content is as it was written.
+
+    Raises:
+        CheckpointFileError: it is not.
+    """
     reason = damage(path)
-    if reason is None:
-        try:
-            return torch.load(path, map_location="cpu", weights_only=True)
-        except (RuntimeError, OSError, EOFError, pickle.UnpicklingError, zipfile.BadZipFile) as error:
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-    raise CheckpointFileError(Problem(str(path), reason, "choose another file of the same run, or resume=last"))
+    if reason is not None:
+        raise _damaged(path, reason)
+    return path
 
 
 def damage(path: Path) -> str | None:
@@ -129,6 +157,7 @@ def named(run_folder: Path, which: str, notice: Callable[[str], None]) -> Path:
     return path
 
 
+@final
 class _Hashing:
     """A binary file that hashes what passes through it, so that no byte is read twice."""
 
@@ -136,15 +165,36 @@ class _Hashing:
         """`file`: open for writing."""
         self._file = file
         self.digest = hashlib.sha256()
+        self.failure: OSError | None = None
+        """Why a write failed."""
 
     def write(self, block: bytes) -> int:
         """Write and hash `block`."""
         self.digest.update(block)
-        return self._file.write(block)
+        try:
+            return self._file.write(block)
+        except OSError as error:
+            self.failure = error
+            raise
 
     def flush(self) -> None:
         """Hand everything to the system."""
         self._file.flush()
+
+
+def _damaged(path: Path, reason: str) -> CheckpointFileError:
+    return CheckpointFileError(Problem(str(path), reason, "choose another file of the same run, or its folder"))
+
+
+def _folder(run_folder: Path) -> Path:
+    folder = run_folder / FOLDER
+    try:
+        if not folder.is_dir():
+            folder.mkdir()
+            sync_folder(run_folder)
+    except OSError as error:
+        raise cannot_write(folder, error) from error
+    return folder
 
 
 def _name(step: int) -> str:
@@ -155,11 +205,22 @@ def _digest_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.sha256")
 
 
+def _point(run_folder: Path, step: int, best: dict[str, Any] | None) -> None:
+    """Let `last.json` and `best.json` name the files that are there."""
+    folder = run_folder / FOLDER
+    write_json(folder / "last.json", {"step": step, "file": _name(step)})
+    if best is not None and (folder / _name(best["step"])).is_file():
+        write_json(folder / "best.json", {**best, "file": _name(best["step"])})
+    else:
+        (folder / "best.json").unlink(missing_ok=True)
+
+
 def _drop_old(run_folder: Path, best: dict[str, Any] | None) -> None:
-    best_name = "" if best is None else _name(best["step"])
-    for path in files(run_folder)[KEPT:]:
-        if path.name != best_name:
+    kept = {path.name for path in files(run_folder)[:KEPT]}
+    if best is not None:
+        kept.add(_name(best["step"]))
+    for path in (run_folder / FOLDER).glob("step-*"):
+        if path.name.removesuffix(".sha256") not in kept:
             path.unlink()
-            _digest_path(path).unlink(missing_ok=True)
     for leftover in (run_folder / FOLDER).glob(".*.tmp"):
-        leftover.unlink(missing_ok=True)  # of a process that was killed inside a save
+        leftover.unlink()  # of a process that was killed inside a save

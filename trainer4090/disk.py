@@ -67,19 +67,33 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     except OSError as error:
         raise cannot_write(path, error) from error
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Makes names that were created or replaced in `folder` survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def append_text(path: Path, text: str) -> None:
+    """Writes `text` behind the rest of `path`.
+
+    Raises:
+        RunFolderError: the file cannot be written.
+    """
+    file = AppendFile(path)
+    try:
+        file.append(text.encode("utf-8", errors="backslashreplace"))
+    finally:
+        file.close()
 
 
 def write_text(path: Path, text: str) -> None:

@@ -25,6 +25,8 @@ class TrainerError(Exception):
     """One or more problems that end the process; every problem is printed on a line of its own."""
 
     exit_code: ClassVar[int] = 1
+    label: ClassVar[str] = "error"
+    """What the line on stderr calls it."""
 
     def __init__(self, *problems: Problem) -> None:
         super().__init__("\n".join(str(problem) for problem in problems))
@@ -74,7 +76,9 @@ class RunFolderError(TrainerError):
 
 
 class InterruptedRunError(TrainerError):
-    """SIGINT or SIGTERM ended the run after a completed save."""
+    """SIGINT or SIGTERM ended the run; the problem says what is saved."""
+
+    label = "interrupted"
 
     def __init__(self, signal_number: int, *problems: Problem) -> None:
         super().__init__(*problems)
@@ -96,6 +100,6 @@ def exit_code_of(error: BaseException) -> int:
 def lines_of(error: BaseException) -> list[str]:
     """Lines for stderr: one a problem, or one for an exception that is a defect of ours."""
     if isinstance(error, TrainerError):
-        return [f"trainer4090: error: {problem}" for problem in error.problems]
+        return [f"trainer4090: {error.label}: {problem}" for problem in error.problems]
     text = " ".join(str(error).split()) or "no message"
     return [f"trainer4090: error: {type(error).__name__}: {text}; a defect of ours, add debug=true for the traceback"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, final
 
 import torch
 
@@ -20,6 +20,62 @@ GIB = 2**30
 
 
 @dataclass(frozen=True)
+class _Stretch:
+    """A window whose end the device may not have reached yet."""
+
+    num_updates: int
+    num_items: int
+    waited_s: float
+    start: Mark
+    end: Mark
+    warm_up: bool
+
+    def measured(self) -> Window:
+        """The window; waits for the device if it is not past the end yet."""
+        elapsed = elapsed_ms(self.start, self.end)
+        return Window(self.num_updates, self.num_items, elapsed, self.waited_s, self.warm_up)
+
+
+@final
+class _Clock:
+    """Cuts the loop into stretches that hold updates and nothing else."""
+
+    def __init__(self, device: torch.device) -> None:
+        """It stands until `start`. The first stretch holds warm-up."""
+        self._device = device
+        self._start: Mark | None = None
+        self._num_updates = self._num_items = 0
+        self._waited_s = 0.0
+        self._num_graphs = -1
+
+    @property
+    def runs(self) -> bool:
+        """Whether a stretch is being measured."""
+        return self._start is not None
+
+    def start(self, mark_before: Mark | None = None) -> None:
+        """Begin a stretch, now or where the one before ended."""
+        self._start = mark(self._device) if mark_before is None else mark_before
+        self._num_updates = self._num_items = 0
+        self._waited_s = 0.0
+
+    def count(self, num_items: int, waited_s: float) -> None:
+        """Note one update of the present stretch."""
+        self._num_updates += 1
+        self._num_items += num_items
+        self._waited_s += waited_s
+
+    def stop(self) -> _Stretch:
+        """End the stretch."""
+        assert self._start is not None
+        # Whoever compiled a graph within it, as for an epoch's smaller tail, has measured no steady speed.
+        before, self._num_graphs = self._num_graphs, _num_graphs()
+        warm_up = self._num_graphs != before
+        start, self._start = self._start, None
+        return _Stretch(self._num_updates, self._num_items, self._waited_s, start, mark(self._device), warm_up)
+
+
+@dataclass(frozen=True)
 class _Pending:
     """A log point whose device values are on their way."""
 
@@ -27,9 +83,10 @@ class _Pending:
     tags: list[str]
     scalars: Deferred
     host: dict[str, float]
-    window: tuple[int, int, float, Mark, Mark, bool]
+    stretch: _Stretch
 
 
+@final
 class LogPoints:
     """Collects windows and observations of the loop and hands finished log points to the reporter."""
 
@@ -42,50 +99,43 @@ class LogPoints:
         sample_gpu: Callable[[], dict[str, float]],
     ) -> None:
         """`flops_per_item`: of the bare model, forward and backward. `sample_gpu`: readings of the card, or nothing."""
+        self.windows: list[Window] = []
         self._reporter = reporter
         self._device = device
         self._flops_per_item = flops_per_item
         self._peak_tflops = peak_tflops
         self._sample_gpu = sample_gpu
-        self._windows: list[Window] = []
+        self._clock = _Clock(device)
         self._pending: _Pending | None = None
-        self._start: Mark | None = None
-        self._updates = self._items = 0
-        self._waited_s = 0.0
-        self._graphs = 0
         self._warned = False
 
     def begin(self) -> None:
-        """Start the first window, which holds warm-up."""
-        self._open()
-        self._graphs = -1
+        """Start the first window."""
+        self._clock.start()
 
     def count(self, num_items: int, waited_s: float) -> None:
         """Note one update of the present window."""
-        self._updates += 1
-        self._items += num_items
-        self._waited_s += waited_s
+        self._clock.count(num_items, waited_s)
 
     def observe(self, step: int, output: StepOutput) -> None:
         """Close the window at a log point, start copying its values, and write the log point before."""
-        assert self._start is not None
         self._write_pending({})
-        tags, tensors, host = self._split(step, output)
-        end = mark(self._device)
-        window = (self._updates, self._items, self._waited_s, self._start, end, self._has_compiled())
-        self._pending = _Pending(step, tags, Deferred(tensors), host, window)
-        self._open(end)
+        tags, tensors, host = _observed(output)
+        stretch = self._clock.stop()
+        self._pending = _Pending(step, tags, Deferred(tensors), host | _memory(self._device), stretch)
+        self._clock.start(stretch.end)
 
     def pause(self) -> None:
         """Stop the clock: an evaluation or a save follows. Its time belongs to no window."""
-        if self._start is not None:
-            self._close()
-            self._start = None
+        if self._clock.runs:
+            stretch = self._clock.stop()
+            if stretch.num_updates:  # between two log points: it counts for the summary, its values are not written
+                self.windows.append(stretch.measured())
 
     def resume(self) -> None:
         """Start a new window if the clock stands."""
-        if self._start is None:
-            self._open()
+        if not self._clock.runs:
+            self._clock.start()
 
     def evaluated(self, step: int, evaluation: dict[str, float]) -> None:
         """Write an evaluation, together with the log point of the same update if there is one."""
@@ -110,59 +160,10 @@ class LogPoints:
 
     def summary(self) -> Summary:
         """Steady speed so far; of all windows when the run was too short to have any after warm-up."""
-        steady = summarize(self._windows)
+        steady = summarize(self.windows)
         if steady.items_per_s is not None:
             return steady
-        return summarize([Window(**{**vars(window), "warm_up": False}) for window in self._windows])
-
-    def _open(self, start: Mark | None = None) -> None:
-        self._start = mark(self._device) if start is None else start
-        self._updates = self._items = 0
-        self._waited_s = 0.0
-
-    def _close(self) -> None:
-        """End a window between two log points. It counts for the summary; its values are not written."""
-        assert self._start is not None
-        if self._updates:
-            end = mark(self._device)
-            self._note((self._updates, self._items, self._waited_s, self._start, end, self._has_compiled()))
-
-    def _has_compiled(self) -> bool:
-        """Whether the window that ends now is the first, or compiled a graph: an epoch's smaller tail is a new shape."""
-        dynamo = sys.modules.get("torch._dynamo.utils")
-        graphs = 0 if dynamo is None else dynamo.counters["stats"]["unique_graphs"]
-        changed = graphs != self._graphs
-        self._graphs = graphs
-        return changed
-
-    def _note(self, raw: tuple[int, int, float, Mark, Mark, bool]) -> Window:
-        updates, items, waited_s, start, end, warm_up = raw
-        window = Window(updates, items, elapsed_ms(start, end), waited_s, warm_up)
-        self._windows.append(window)
-        return window
-
-    def _split(self, step: int, output: StepOutput) -> tuple[list[str], list[torch.Tensor], dict[str, float]]:
-        named: dict[str, Any] = {
-            "train/loss": output.loss,
-            "train/lr": output.learning_rate,
-            "train/grad_norm": output.grad_norm,
-            "train/loss_scale": output.loss_scale,
-            "applied": output.applied,
-            "diverged": output.diverged,
-        }
-        tensors = {tag: value for tag, value in named.items() if isinstance(value, torch.Tensor)}
-        host = {tag: value for tag, value in named.items() if isinstance(value, float)}
-        return list(tensors), list(tensors.values()), host | self._memory()
-
-    def _memory(self) -> dict[str, float]:
-        if self._device.type != "cuda":
-            return {}  # torch counts a CPU's allocations as 0, which would be logged as a peak
-        statistics = torch.cuda.memory_stats(self._device)
-        return {
-            "memory/allocated_gib": statistics["allocated_bytes.all.peak"] / GIB,
-            "memory/reserved_gib": statistics["reserved_bytes.all.peak"] / GIB,
-            "memory/alloc_retries": float(statistics["num_alloc_retries"]),
-        }
+        return summarize([replace(window, warm_up=False) for window in self.windows])
 
     def _write_pending(self, extra: dict[str, float], judge: bool = True) -> None:
         pending, self._pending = self._pending, None
@@ -173,13 +174,14 @@ class LogPoints:
         scaled = "applied" in values
         if scaled:
             values["train/skipped_updates"] = pending.step - values.pop("applied")
-        window = self._note(pending.window)
+        window = pending.stretch.measured()
+        self.windows.append(window)
         flops = None if self._flops_per_item is None else self._flops_per_item * window.num_items / window.num_updates
         values |= speed_values(window, flops, self._peak_tflops) | self._sample_gpu() | extra
         self._warn_once(values)
         self._reporter.write(pending.step, values)
         if judge and (diverged or not (scaled or math.isfinite(values["train/loss"]))):
-            raise non_finite(pending.step, values["train/loss"])
+            raise non_finite("train/loss", values["train/loss"], pending.step)
 
     def _warn_once(self, values: dict[str, float]) -> None:
         text = implausible(values)
@@ -188,7 +190,39 @@ class LogPoints:
             self._reporter.notice(text)
 
 
-def non_finite(step: int, loss: float) -> NonFiniteError:
-    """The error of a run whose loss is no number any more."""
-    remedy = "lower optimizer.lr, set train.clip_norm=1, or use precision=bf16; resume=last goes on from the last file"
-    return NonFiniteError(Problem("train/loss", f"{loss} at update {step}", remedy))
+def _num_graphs() -> int:
+    """Graphs that torch.compile has made so far, without importing it."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    return 0 if dynamo is None else dynamo.counters["stats"]["unique_graphs"]
+
+
+def _observed(output: StepOutput) -> tuple[list[str], list[torch.Tensor], dict[str, float]]:
+    """Tags of the values that lie on the device, these values, and those that are host numbers."""
+    named: dict[str, Any] = {
+        "train/loss": output.loss,
+        "train/lr": output.learning_rate,
+        "train/grad_norm": output.grad_norm,
+        "train/loss_scale": output.loss_scale,
+        "applied": output.applied,
+        "diverged": output.diverged,
+    }
+    tensors = {tag: value for tag, value in named.items() if isinstance(value, torch.Tensor)}
+    host = {tag: value for tag, value in named.items() if isinstance(value, float)}
+    return list(tensors), list(tensors.values()), host
+
+
+def _memory(device: torch.device) -> dict[str, float]:
+    if device.type != "cuda":
+        return {}  # torch counts a CPU's allocations as 0, which would be logged as a peak
+    statistics = torch.cuda.memory_stats(device)
+    return {
+        "memory/allocated_gib": statistics["allocated_bytes.all.peak"] / GIB,
+        "memory/reserved_gib": statistics["reserved_bytes.all.peak"] / GIB,
+        "memory/alloc_retries": float(statistics["num_alloc_retries"]),
+    }
+
+
+def non_finite(key: str, value: object, step: int) -> NonFiniteError:
+    """The error of a run whose `key` (a tag, a parameter or a buffer) is no number any more."""
+    remedy = "lower optimizer.lr, set train.clip_norm=1, or use precision=bf16 or fp32"
+    return NonFiniteError(Problem(key, f"{value} at update {step}", remedy))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-import random
 import time
+from collections.abc import Generator
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,12 +15,14 @@ import torch
 from trainer4090 import checkpoint_file
 from trainer4090.build import Run
 from trainer4090.data.pipeline.loader import Position, evaluation_batches, training_batches
+from trainer4090.executors.base import StepOutput
 from trainer4090.log_point import LogPoints, non_finite
-from trainer4090.report import Reporter
+from trainer4090.records import Batch
 from trainer4090.signals import StopRequest
 from trainer4090.spec import to_tree
 
 STATE_FORMAT = 1
+Batches = Generator[tuple[Batch, Position], None, None]
 
 
 @dataclass
@@ -36,42 +38,47 @@ class Progress:
     """`step` and `eval` of the lowest evaluation loss."""
 
 
-def train(run: Run, folder: Path, reporter: Reporter, points: LogPoints, progress: Progress, stop: StopRequest) -> None:
+def train(run: Run, folder: Path, points: LogPoints, progress: Progress, stop: StopRequest) -> None:
     """Train from `progress` to the end of the plan, or to the first update after a stop signal; saved either way.
 
     Raises:
-        NonFiniteError: the loss is not finite; nothing is saved after that.
+        NonFiniteError: the loss or the state is not finite; nothing is saved after that.
     """
-    spec, total = run.plan.spec, run.plan.horizon.total
-    eval_every = spec.train.eval_every or run.plan.horizon.per_epoch
-    save_every = spec.train.checkpoint_every or run.plan.horizon.per_epoch
+    total = run.plan.horizon.total
+    eval_every = run.plan.spec.train.eval_every or run.plan.horizon.per_epoch
+    save_every = run.plan.spec.train.checkpoint_every or run.plan.horizon.per_epoch
     with closing(_batches(run, progress.position)) as batches:
         stop.defer()
         points.begin()
-        stopping = False
+        stopping = stop.signal_number is not None
         while progress.step < total and not stopping:
-            asked = time.perf_counter()
-            batch, progress.position = next(batches)
-            waited = time.perf_counter() - asked
-            progress.step += 1
-            observe = progress.step % spec.train.log_every == 0 or progress.step == total
-            output = run.executor.step(batch, observe)
-            stopping = stop.signal_number is not None
-            points.count(batch.num_targets, waited)
-            if observe:
-                points.observe(progress.step, output)
+            output = _update(run, batches, points, progress)
+            at_end = progress.step == total
             improved = False
-            if progress.step % eval_every == 0 or progress.step == total:
+            if progress.step % eval_every == 0 or at_end:
                 points.pause()
-                improved = _evaluate_into(run, progress)
-                points.evaluated(progress.step, progress.evaluation)
-            if progress.step % save_every == 0 or progress.step == total or improved or stopping:
+                improved = _evaluate_into(run, points, progress)
+            stopping = stop.signal_number is not None
+            if progress.step % save_every == 0 or improved or stopping or at_end:
                 points.pause()
                 points.settle()  # a kill right after the save must not lose the log point of this update
-                _require_finite(progress.step, output.loss, output.loss_scale)
+                _require_finite(run, progress.step, output)
                 checkpoint_file.save(folder, progress.step, state_of(run, progress), progress.best)
             points.resume()
-        points.settle()
+
+
+def _update(run: Run, batches: Batches, points: LogPoints, progress: Progress) -> StepOutput:
+    """Make the next update and note it; nothing here waits for the device."""
+    asked = time.perf_counter()
+    batch, progress.position = next(batches)
+    waited = time.perf_counter() - asked
+    progress.step += 1
+    observe = progress.step % run.plan.spec.train.log_every == 0 or progress.step == run.plan.horizon.total
+    output = run.executor.step(batch, observe)
+    points.count(batch.num_targets, waited)
+    if observe:
+        points.observe(progress.step, output)
+    return output
 
 
 def evaluate(run: Run) -> dict[str, float]:
@@ -114,11 +121,9 @@ def state_of(run: Run, progress: Progress) -> dict[str, Any]:
 def restore(run: Run, state: dict[str, Any]) -> Progress:
     """Put a saved state into `run`; where it stands."""
     run.executor.load_state_dict(state["executor"])
-    rng = state["rng"]
-    random.setstate(_as_tuple(rng["python"]))
-    torch.set_rng_state(rng["cpu"])
-    if run.device.type == "cuda" and rng["cuda"] is not None:
-        torch.cuda.set_rng_state(rng["cuda"], run.device)
+    torch.set_rng_state(state["rng"]["cpu"])
+    if run.device.type == "cuda" and state["rng"]["cuda"] is not None:
+        torch.cuda.set_rng_state(state["rng"]["cuda"], run.device)
     return Progress(
         step=state["step"],
         position=Position(**state["position"]),
@@ -127,7 +132,7 @@ def restore(run: Run, state: dict[str, Any]) -> Progress:
     )
 
 
-def _batches(run: Run, start: Position) -> Any:
+def _batches(run: Run, start: Position) -> Batches:
     return training_batches(
         source=run.data.train,
         count_targets=run.loss.count,
@@ -139,28 +144,43 @@ def _batches(run: Run, start: Position) -> Any:
     )
 
 
-def _evaluate_into(run: Run, progress: Progress) -> bool:
-    """Evaluate and note the result; whether it is the best so far."""
+def _evaluate_into(run: Run, points: LogPoints, progress: Progress) -> bool:
+    """Evaluate and note the result; whether it is the best so far.
+
+    Raises:
+        NonFiniteError: the evaluation loss is not finite.
+    """
     progress.evaluation = evaluate(run)
+    points.evaluated(progress.step, progress.evaluation)
     loss = progress.evaluation["loss"]
-    improved = math.isfinite(loss) and (progress.best is None or loss < progress.best["eval"]["loss"])
+    if not math.isfinite(loss):
+        raise non_finite("eval/loss", loss, progress.step)
+    improved = progress.best is None or loss < progress.best["eval"]["loss"]
     if improved:
         progress.best = {"step": progress.step, "eval": progress.evaluation}
     return improved
 
 
-def _require_finite(step: int, loss: torch.Tensor, loss_scale: torch.Tensor | None) -> None:
+def _require_finite(run: Run, step: int, output: StepOutput) -> None:
+    """Refuse to save a state that no training comes back from.
+
+    Raises:
+        NonFiniteError: naming the loss, a parameter or a buffer.
+    """
     # Under loss scaling a single overflowed loss is skipped; divergence shows at the scale's floor instead.
-    if loss_scale is None and not math.isfinite(float(loss)):
-        raise non_finite(step, float(loss))
+    if output.loss_scale is None and not math.isfinite(float(output.loss)):
+        raise non_finite("train/loss", float(output.loss), step)
+    module = run.executor.forward.module
+    sound = {name: parameter.isfinite().all() for name, parameter in module.named_parameters()}
+    # A mask may hold infinities on purpose.
+    sound |= {name: buffer.isnan().logical_not().all() for name, buffer in module.named_buffers()}
+    verdicts = torch.stack(list(sound.values())).tolist()
+    for name, good in zip(sound, verdicts, strict=True):
+        if not good:
+            raise non_finite(name, "nan or infinite", step)
 
 
 def _rng_state(device: torch.device) -> dict[str, Any]:
+    """State of torch's generators. Nothing in training draws from Python's or NumPy's."""
     cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
-    return {"python": random.getstate(), "cpu": torch.get_rng_state(), "cuda": cuda}
-
-
-def _as_tuple(value: Any) -> Any:
-    return tuple(_as_tuple(item) for item in value) if isinstance(value, (list, tuple)) else value
-
-
+    return {"cpu": torch.get_rng_state(), "cuda": cuda}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from trainer4090 import parse, plan
@@ -31,8 +31,13 @@ def check(folder: Path, spec: RunSpec) -> None:
 def overrides_of(folder: Path) -> list[str]:
     """The overrides that the run was started with; its own words come before those of the resuming command line."""
     path = folder / "overrides.txt"
-    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    return [line for line in lines if not line.startswith("resume=")]
+    return path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+
+
+def joined(earlier: Sequence[str], words: Sequence[str]) -> list[str]:
+    """Overrides of the run as a whole: each key once, with its newest value; `resume` concerns one start only."""
+    newest = {word.partition("=")[0]: word for word in (*earlier, *words)}
+    return [word for key, word in newest.items() if key != "resume"]
 
 
 def _changed(before: RunSpec, now: RunSpec) -> Iterator[Problem]:

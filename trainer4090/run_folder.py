@@ -6,7 +6,7 @@ import fcntl
 import os
 import re
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -32,16 +32,17 @@ def fresh(run: RunSection, prefix: str = "") -> Path:
     return OUTPUTS / slug(run.name or "run") / f"{prefix}{stamp}-{secrets.token_hex(3)}"
 
 
-def claim(folder: Path) -> None:
-    """Create `folder` for a new run.
+def claim(folder: Path, again: bool = False) -> None:
+    """Create `folder` for a new run. With `again` it may hold a run that was killed before it saved anything.
 
     Raises:
-        RunFolderError: it is not empty, or cannot be written.
+        RunFolderError: it holds something else, or cannot be written.
     """
-    if folder.is_dir() and any(folder.iterdir()):
-        remedy = "give another run.dir, or resume=last to go on with this run"
-        raise RunFolderError(Problem("run.dir", f"{folder} is not empty", remedy))
+    begun = again and (folder / "spec.yaml").is_file() and not checkpoint_file.files(folder)
     with _writing(folder):
+        if folder.is_dir() and not begun and any(not _is_remnant(path) for path in folder.iterdir()):
+            remedy = "give another run.dir, or resume=last to go on with this run"
+            raise RunFolderError(Problem("run.dir", f"{folder} is not empty", remedy))
         folder.mkdir(parents=True, exist_ok=True)
 
 
@@ -58,19 +59,25 @@ def locked(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            problem = Problem("run.dir", f"{folder} is in use by another process", "wait for it, or give another run.dir")
+            problem = Problem(
+                "run.dir", f"{folder} is in use by another process", "wait for it, or give another run.dir"
+            )
             raise RunFolderError(problem) from None
         yield
     finally:
         os.close(handle)
 
 
-def point_latest(folder: Path) -> None:
-    """Let `outputs/latest` lead to `folder`, replaced in one step."""
-    OUTPUTS.mkdir(exist_ok=True)
+def point_latest(folder: Path, notice: Callable[[str], None] = print) -> None:
+    """Let `outputs/latest` lead to `folder`, replaced in one step; without it a run written elsewhere goes on."""
     temporary = OUTPUTS / f".latest-{secrets.token_hex(3)}"
-    temporary.symlink_to(os.path.relpath(folder, OUTPUTS))
-    temporary.replace(OUTPUTS / "latest")
+    try:
+        OUTPUTS.mkdir(exist_ok=True)
+        temporary.symlink_to(os.path.relpath(folder, OUTPUTS))
+        temporary.replace(OUTPUTS / "latest")
+    except OSError as error:
+        notice(f"{OUTPUTS / 'latest'} is not set ({error.strerror})")
+        temporary.unlink(missing_ok=True)
 
 
 def runs_of(name: str) -> list[Path]:
@@ -88,7 +95,9 @@ def find(word: str) -> Path:
     """
     folder = OUTPUTS / "latest" if word == "latest" else Path(word)
     if not (folder / "spec.yaml").is_file():
-        raise ConfigError(Problem("run", f"{folder} holds no run", "give a run's folder, or run=latest after a training"))
+        raise ConfigError(
+            Problem("run", f"{folder} holds no run", "give a run's folder, or run=latest after a training")
+        )
     return folder.resolve() if word == "latest" else folder
 
 
@@ -112,9 +121,21 @@ def to_resume(resume: str, run: RunSection) -> Path | None:
     raise CheckpointFileError(Problem("resume", f"no checkpoint file in {where}", remedy))
 
 
+def remove_remnants(folder: Path) -> None:
+    """Remove files that a killed process left half written in `folder`, which the caller has locked."""
+    for path in folder.iterdir():
+        if path.suffix == ".tmp" and _is_remnant(path):
+            path.unlink()
+
+
 def folder_of(path: Path) -> Path:
     """Run folder of a run folder or a checkpoint file."""
     return path.parent.parent if path.suffix == ".pt" else path
+
+
+def _is_remnant(path: Path) -> bool:
+    """Whether a process that was killed while it claimed the folder leaves such a file."""
+    return path.name == ".lock" or (path.name.startswith(".") and path.suffix == ".tmp")
 
 
 def _resume_path(path: Path, run: RunSection) -> Path:

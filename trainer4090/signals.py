@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import signal
 from types import FrameType
+from typing import final
 
-from trainer4090.errors import InterruptedRunError
+from trainer4090.errors import InterruptedRunError, Problem
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
+@final
 class StopRequest:
     """Remembers the first signal. While the loop is not yet running there is nothing to save: it raises at once."""
 
@@ -31,4 +33,20 @@ class StopRequest:
             signal.signal(known, signal.SIG_DFL)
         self.signal_number = number
         if not self._deferred:
-            raise InterruptedRunError(number)
+            raise before_an_update(number)
+
+
+def before_an_update(number: int) -> InterruptedRunError:
+    """The error of a run that a signal ended before it made any progress."""
+    given = "stopped before an update was made"
+    return InterruptedRunError(number, Problem(_name(number), given, "nothing is lost, the same command starts again"))
+
+
+def after_update(number: int, step: int, folder: object) -> InterruptedRunError:
+    """The error of a run that a signal ended when update `step` was saved in `folder`."""
+    given, remedy = f"stopped after update {step}, which is saved", f"resume={folder} goes on"
+    return InterruptedRunError(number, Problem(_name(number), given, remedy))
+
+
+def _name(number: int) -> str:
+    return signal.Signals(number).name

@@ -14,7 +14,7 @@ class Average:
     def __init__(self, module: torch.nn.Module, decay: float) -> None:
         """Start from the present parameters."""
         self._decay = decay
-        self._parameters = dict(module.named_parameters())
+        self._parameters: dict[str, torch.Tensor] = dict(module.named_parameters())
         self._averages = {name: parameter.detach().clone() for name, parameter in self._parameters.items()}
 
     @torch.no_grad()

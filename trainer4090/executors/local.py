@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, final
 
 import torch
@@ -30,7 +31,8 @@ class Forward:
 
     def place(self, batch: Batch) -> tuple[Any, torch.Tensor]:
         """(inputs, targets) on the device; pinned host tensors are copied without waiting."""
-        inputs, targets = tree_map(lambda tensor: tensor.to(self.device, non_blocking=True), (batch.inputs, batch.targets))
+        move = partial(torch.Tensor.to, device=self.device, non_blocking=True)
+        inputs, targets = tree_map(move, (batch.inputs, batch.targets))
         return self.prepare(inputs), targets
 
     def __call__(self, inputs: Any) -> torch.Tensor:
@@ -61,7 +63,7 @@ class LocalExecutor:
         self._update = update
         self._micro_batch = micro_batch
         self._clip_norm = clip_norm
-        self._parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        self._parameters = [parameter for parameter in forward.module.parameters() if parameter.requires_grad]
         self._checked = False
 
     def step(self, batch: Batch, observe: bool) -> StepOutput:
@@ -100,9 +102,8 @@ class LocalExecutor:
         return [parameter.grad for parameter in self._parameters if parameter.grad is not None]
 
     def _require_gradients(self) -> None:
-        names = [name for name, parameter in self.forward.module.named_parameters() if parameter.requires_grad]
-        given = {name for name, parameter in self.forward.module.named_parameters() if parameter.grad is not None}
-        missing = [name for name in names if name not in given]
+        named = self.forward.module.named_parameters()
+        missing = [name for name, parameter in named if parameter.requires_grad and parameter.grad is None]
         if missing:
             text = f"the loss does not depend on {', '.join(missing)}"
             raise ConfigError(Problem("model", text, "use these parameters in the forward, or remove them"))
@@ -127,11 +128,12 @@ class LocalExecutor:
         self.forward.module.load_state_dict(state["model"])
         self._optimizer.load_state_dict(self._with_own_options(state["optimizer"]))
         self._update.load_state_dict(state["update"])
-        if self.average is not None and state["average"] is not None:
-            self.average.load_state_dict(state["average"])
+        if self.average is not None:  # a run that had none starts one from its present parameters
+            saved = state["average"]
+            self.average.load_state_dict(dict(self.forward.module.named_parameters()) if saved is None else saved)
 
     def _with_own_options(self, saved: dict[str, Any]) -> dict[str, Any]:
         """The saved optimizer state under this run's options: `fused`, for one, follows the precision of today."""
-        own = [{key: value for key, value in group.items() if key != "params"} for group in self._optimizer.param_groups]
-        groups = [{**group, **options} for group, options in zip(saved["param_groups"], own, strict=True)]
+        pairs = zip(saved["param_groups"], self._optimizer.param_groups, strict=True)
+        groups = [{**own, "params": group["params"]} for group, own in pairs]
         return {"state": saved["state"], "param_groups": groups}

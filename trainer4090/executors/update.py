@@ -115,7 +115,8 @@ class ScaledUpdate:
 
     def apply(self, loss: torch.Tensor, grad_norm: torch.Tensor | None) -> StepOutput:
         """Move parameters, schedule and average unless a gradient overflowed; adapt the scale."""
-        rate = self._rates[torch.minimum(self._applied, self._last)]
+        # `rates[index]` would read the index back to the host: a synchronisation.
+        rate = self._rates.take(torch.minimum(self._applied, self._last))
         for group in self._optimizer.param_groups:
             group["lr"] = rate
         self._optimizer.grad_scale = None  # type: ignore[attr-defined]

@@ -2,19 +2,38 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from trainer4090 import checkpoint_file, resume, run_folder, worker
 from trainer4090.compose import compose
-from trainer4090.errors import ConfigError, Problem
-from trainer4090.parse import parse
 from trainer4090.disk import write_json, write_text
+from trainer4090.parse import parse
+from trainer4090.plan import Plan
 from trainer4090.report.environment import environment
 from trainer4090.signals import StopRequest
 from trainer4090.spec import RunSpec, dump
+
+_WHEREABOUTS = ("resume", "run.dir", "run.name", "recipe", "data", "model")
+"""Keys that decide where a run lies; its name comes from the last three unless it is given."""
+
+
+@dataclass(frozen=True)
+class _Start:
+    """How a run begins."""
+
+    spec: RunSpec
+    overrides: list[str]
+    """All words that made `spec`, those of earlier starts included."""
+    folder: Path
+    found: Path | None = None
+    """Run folder or checkpoint file to go on from, None for a new run."""
+    again: bool = False
+    """A new run may take the folder of one that saved nothing."""
 
 
 def run(words: Sequence[str]) -> int:
@@ -23,46 +42,63 @@ def run(words: Sequence[str]) -> int:
     Raises:
         TrainerError: the run cannot start, or did not end well; `result.json` says the same.
     """
-    spec, folder, file, notices = _resolved(words)
-    ready = worker.prepare(spec)
-    stop = StopRequest()
-    if file is None:
-        run_folder.claim(folder)
+    start = _start(words)
+    ready = worker.prepare(start.spec)
+    folder, stop = start.folder, StopRequest()
+    if start.found is None:
+        run_folder.claim(folder, start.again)
     with run_folder.locked(folder):
         stop.install()
-        _save_start(ready, folder, words)
-        for text in notices:
-            print(text, flush=True)
+        file = None if start.found is None else _file(start.found)
+        if file is not None and _has_finished(ready.plan, folder, file):
+            print(f"nothing to do: {folder} is finished at update {checkpoint_file.step_of(file)}", flush=True)
+            return 0
+        if file is not None:
+            print(f"resume: going on from {file}", flush=True)
+        _save_start(ready.plan, folder, start.overrides)
         result = worker.run(ready, folder, file, stop, live=sys.stdout.isatty())
     print(summary(result, folder), flush=True)
     return 0
 
 
-def _resolved(words: Sequence[str]) -> tuple[RunSpec, Path, Path | None, list[str]]:
-    """Spec, folder, the checkpoint file to go on from, and what the user should know about that choice."""
-    spec = parse(compose(words).tree)
+def _start(words: Sequence[str]) -> _Start:
+    resuming = any(word.startswith("resume=") for word in words)
+    # Words of a resuming start may need those of the first one: `precision.floor=1` is no key unless precision=amp.
+    first = [word for word in words if word.partition("=")[0] in _WHEREABOUTS] if resuming else words
+    spec = parse(compose(first).tree)
     wish = spec.root.resume
-    if wish is None:
-        return spec, run_folder.fresh(spec.run), None, []
-    found = run_folder.to_resume(wish, spec.run)
-    if found is None:
-        return spec, run_folder.fresh(spec.run), None, ["resume=auto: nothing to go on with, starting afresh"]
-    folder = run_folder.folder_of(found)
-    spec = parse(compose([*resume.overrides_of(folder), *words]).tree)
-    resume.check(folder, spec)
-    notices: list[str] = []
-    file = found if found.suffix == ".pt" else checkpoint_file.newest_valid(folder, notices.append)
-    return spec, folder, file, [*notices, f"resume: going on from {file}"]
+    found = None if wish is None else run_folder.to_resume(wish, spec.run)
+    if found is not None:
+        folder = run_folder.folder_of(found)
+        overrides = resume.joined(resume.overrides_of(folder), words)
+        spec = parse(compose(overrides).tree)
+        resume.check(folder, spec)
+        return _Start(spec, overrides, folder, found)
+    if wish is not None:
+        print("resume=auto: nothing to go on with, starting afresh", flush=True)
+    spec = parse(compose(words).tree) if resuming else spec
+    return _Start(spec, resume.joined((), words), run_folder.fresh(spec.run), again=wish is not None)
 
 
-def _save_start(ready: worker.Ready, folder: Path, words: Sequence[str]) -> None:
-    kept = [word for word in words if not word.startswith("resume=")]
-    earlier = resume.overrides_of(folder)
-    lines = [*earlier, *(word for word in kept if word not in earlier)]
+def _file(found: Path) -> Path:
+    """The checkpoint file to go on from; chosen under the lock, else a run that still trains would save a newer one."""
+    return checkpoint_file.verified(found) if found.suffix == ".pt" else checkpoint_file.newest_valid(found, print)
+
+
+def _has_finished(plan: Plan, folder: Path, file: Path) -> bool:
+    if checkpoint_file.step_of(file) < plan.horizon.total:
+        return False
+    result = folder / "result.json"
+    return result.is_file() and json.loads(result.read_text(encoding="utf-8"))["status"] == "ok"
+
+
+def _save_start(plan: Plan, folder: Path, overrides: Sequence[str]) -> None:
+    run_folder.remove_remnants(folder)
+    (folder / "result.json").unlink(missing_ok=True)  # of an earlier start: this one has no result yet
     texts = {
-        "spec.yaml": dump(ready.spec),
-        "overrides.txt": "".join(f"{line}\n" for line in lines),
-        "plan.txt": f"{ready.plan.describe()}\n",
+        "spec.yaml": dump(plan.spec),
+        "overrides.txt": "".join(f"{word}\n" for word in overrides),
+        "plan.txt": f"{plan.describe()}\n",
     }
     for name, text in texts.items():
         write_text(folder / name, text)
@@ -76,17 +112,3 @@ def summary(result: dict[str, Any], folder: Path) -> str:
     speed = result.get("items_per_s")
     rate = "" if speed is None else f", {speed:,.0f} items/s"
     return f"done: {result['steps']} updates, {evaluation}{rate}; {folder}"
-
-
-def show(words: Sequence[str]) -> int:
-    """Print the composed configuration of `--cfg job`, checked like a run's.
-
-    Raises:
-        ConfigError: it is no valid configuration, or something else than the job's is asked for.
-    """
-    position = list(words).index("--cfg")
-    what = words[position + 1] if position + 1 < len(words) else ""
-    if what != "job":
-        raise ConfigError(Problem("--cfg", repr(what), "allowed is job: --cfg job"))
-    print(dump(parse(compose([*words[:position], *words[position + 2 :]]).tree)), end="")
-    return 0

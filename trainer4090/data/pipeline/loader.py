@@ -54,7 +54,7 @@ def training_batches(
     start: Position,
     num_workers: int,
     pin: bool,
-) -> Iterator[tuple[Batch, Position]]:
+) -> Generator[tuple[Batch, Position], None, None]:
     """Batches without end, each with the position after it; closing the iterator ends its worker processes.
 
     The last batch of an epoch may be smaller; none is dropped. A resident source is read in this process whatever
@@ -119,7 +119,9 @@ def _after(part: Slice, num_samples: int) -> Position:
 def _reader(source: Source, order: torch.Tensor, epoch: int) -> Callable[[int, int], tuple[Fetched, torch.Tensor]]:
     """(begin, end) -> the samples of that part of `order`, and their targets on the host."""
     if isinstance(source, Resident):
-        resident, placed = source, order.to(source.device)  # one transfer an epoch instead of one a batch
+        on_host = order.pin_memory() if source.device.type == "cuda" else order
+        # One transfer an epoch instead of one a batch, and the loop does not wait for it.
+        resident, placed = source, on_host.to(source.device, non_blocking=True)
 
         def read_resident(begin: int, end: int) -> tuple[Fetched, torch.Tensor]:
             samples = Fetched(*resident.placed.fetch(placed[begin:end], epoch))
@@ -136,7 +138,7 @@ def _reader(source: Source, order: torch.Tensor, epoch: int) -> Callable[[int, i
 
 def _batches_here(
     source: Source, count_targets: CountTargets, seed: int, slices: Iterator[Slice], pin: bool
-) -> Iterator[tuple[Batch, Position]]:
+) -> Generator[tuple[Batch, Position], None, None]:
     num_samples, epoch, read = len(source), None, None
     pin = pin and not isinstance(source, Resident)
     for part in slices:
@@ -150,7 +152,7 @@ def _batches_here(
 
 def _batches_from(
     results: Generator[Fetched, None, None], count_targets: CountTargets, num_samples: int, slices: Iterator[Slice]
-) -> Iterator[tuple[Batch, Position]]:
+) -> Generator[tuple[Batch, Position], None, None]:
     with closing(results):
         for part, samples in zip(slices, results, strict=False):
             batch = Batch(samples.inputs, samples.targets, count_targets(samples.targets))

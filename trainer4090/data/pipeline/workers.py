@@ -81,6 +81,8 @@ def fetch_in_workers(
     finally:
         # Private, but the public way is to drop the last reference, and the traceback of an error holds one.
         results._shutdown_workers()
+        for process in results._workers:
+            process.kill()  # one that still hangs in a read: it ignores the SIGTERM that torch gives it after 5 s
 
 
 def _next(results: Iterator[Any]) -> Any:
@@ -101,12 +103,15 @@ def _unchanged(samples: Any) -> Any:
 
 
 def _start_worker(worker_id: int) -> None:
-    """Leaves Ctrl-C to the trainer, which finishes its update and saves, and ends this process when the trainer dies.
+    """Leaves Ctrl-C and SIGTERM to the trainer, which finishes its update and saves; ends this process when it dies.
+
+    A terminal, SLURM and systemd signal the whole group: a worker that obeys ends the run before it is saved.
 
     torch's own watchdog looks at the parent process, which is the fork server here, and that lives on while a worker
     does: after `kill -9` of the trainer all of them stayed (Python 3.11, torch 2.14).
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_die_with_trainer, daemon=True).start()
 
 

@@ -1,0 +1,102 @@
+"""What only a GPU shows of a run: no synchronisation in the steady loop, exact resume, exhausted memory."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import runs
+import torch
+
+from trainer4090 import checkpoint_file, loop
+from trainer4090.log_point import LogPoints
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype"),
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"),
+]
+
+CNN = ("device=cuda", *(word for word in runs.CNN if not word.startswith("device")))
+PRECISIONS = ("fp32", "amp", "bf16")
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    return runs.new_folder(tmp_path / "work")
+
+
+@pytest.fixture
+def whole_memory() -> Iterator[None]:
+    yield
+    torch.cuda.set_per_process_memory_fraction(1.0)
+    torch.cuda.empty_cache()
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("words", [(), ("ema.decay=0.9", "train.clip_norm=1", "train.micro_batch=32")], ids=runs.shown)
+def test_steady_loop_never_waits_for_the_device(
+    work: Path, monkeypatch: pytest.MonkeyPatch, precision: str, words: tuple[str, ...]
+) -> None:
+    """From the third update on; log points are among them. An evaluation or a save may wait."""
+    update = loop._update
+
+    def strict(run: Any, batches: Any, points: LogPoints, progress: loop.Progress) -> Any:
+        if progress.step >= 3:
+            torch.cuda.set_sync_debug_mode("error")
+        try:
+            return update(run, batches, points, progress)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+    monkeypatch.setattr(loop, "_update", strict)
+    assert runs.train(work, *CNN, f"precision={precision}", "train.log_every=2", "train.eval_every=99", *words) == 0
+    assert len(runs.metrics(work)) == 20
+
+
+def test_a_reading_in_the_loop_is_noticed(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mutant of the test above."""
+    count = LogPoints.count
+
+    def reading(self: LogPoints, num_items: int, waited_s: float) -> None:
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            torch.ones((), device="cuda").item()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        count(self, num_items, waited_s)
+
+    monkeypatch.setattr(LogPoints, "count", reading)
+    assert runs.train(work, *CNN) == 1
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_resume_is_exact(tmp_path: Path, precision: str) -> None:
+    words = (*CNN, f"precision={precision}", "train.checkpoint_every=7", "train.deterministic=true")
+    whole, part = (runs.new_folder(tmp_path / name) for name in ("whole", "part"))
+    assert runs.train(whole, *words) == 0
+    with runs.signalled(29):
+        assert runs.train(part, *words) == 143
+    assert runs.state(part)["rng"]["cuda"] is not None
+    lost = Path(shutil.copytree(part, tmp_path / "lost", symlinks=True))
+    assert runs.train(part, "resume=run") == 0
+    assert runs.differences(runs.outcome(part), runs.outcome(whole)) == []
+    with pytest.MonkeyPatch.context() as patch:
+        load = checkpoint_file.load
+        patch.setattr(
+            checkpoint_file, "load", lambda path: {**(state := load(path)), "rng": {**state["rng"], "cuda": None}}
+        )
+        assert runs.train(lost, "resume=run") == 0
+    assert runs.differences(runs.outcome(lost), runs.outcome(whole)) != []
+
+
+def test_exhausted_memory(work: Path, capsys: pytest.CaptureFixture[str], whole_memory: None) -> None:
+    torch.cuda.set_per_process_memory_fraction(0.01)
+    words = ("model=resnet50", "data=synthetic_images", "train.batch_size=256", "train.steps=2", "data.num_train=1000")
+    assert runs.train(work, "device=cuda", "run.dir=run", "train.epochs=null", *words) == 6
+    says = "memory: exhausted with train.micro_batch=256; the cheapest cure: precision=bf16"
+    assert capsys.readouterr().err == f"trainer4090: error: {says}\n"
+    assert runs.result(work)["status"] == "oom" and runs.result(work)["peak_memory_gib"]["allocated"] > 0

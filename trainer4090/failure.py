@@ -1,0 +1,40 @@
+"""What ended a run, in our words: torch's many ways to say that memory is exhausted are one error with a cure."""
+
+from __future__ import annotations
+
+from trainer4090.errors import MemoryExhaustedError, Problem
+from trainer4090.plan import Plan
+
+_EXHAUSTED = (
+    "can't allocate memory",  # torch's CPU allocator
+    "not enough memory",  # the same on Windows
+    "out of memory",  # torch.OutOfMemoryError, and the CUDA driver
+    "_STATUS_ALLOC_FAILED",  # cuBLAS, cuDNN
+)
+
+
+def translated(error: BaseException, plan: Plan, training: bool) -> BaseException:
+    """`error`, or the error of ours that says the same. `training`: whether the run was built already."""
+    said_by_torch = isinstance(error, RuntimeError) and any(text in str(error) for text in _EXHAUSTED)
+    return _exhausted(plan, training) if said_by_torch or isinstance(error, MemoryError) else error
+
+
+def _exhausted(plan: Plan, training: bool) -> MemoryExhaustedError:
+    if not training:
+        given = f"exhausted while model={plan.spec.model.name} and the data were being built"
+        return MemoryExhaustedError(Problem("memory", given, "the cheapest cure: a smaller model"))
+    given = f"exhausted with train.micro_batch={plan.batching.micro_batch}"
+    return MemoryExhaustedError(Problem("memory", given, f"the cheapest cure: {cure(plan)}"))
+
+
+def cure(plan: Plan) -> str:
+    """What costs least speed: half the bytes first, then smaller micro-batches, then recomputation."""
+    if plan.card.device == "cuda" and plan.precision.arithmetic in ("float32", "tf32"):
+        return "precision=bf16"
+    batching = plan.batching
+    smallest = 2 if plan.evidence.model.batch_norm else 1  # BatchNorm cannot normalise one sample
+    smaller = [size for size in range(smallest, batching.micro_batch) if batching.batch_size % size == 0]
+    if smaller:
+        return f"train.micro_batch={smaller[-1]}"
+    checkpoints = plan.memory.needs_blocks or not plan.evidence.model.blocks
+    return "a smaller model" if checkpoints else "memory=checkpoint"

@@ -1,0 +1,62 @@
+"""What a training process sets for itself before torch starts work: flags, its device, its end with its parent."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+from typing import TYPE_CHECKING, Any
+
+from trainer4090 import device
+from trainer4090.errors import MachineError, Problem
+from trainer4090.records import Settings
+
+if TYPE_CHECKING:
+    import torch
+
+_SET_DEATH_SIGNAL = 1
+"""PR_SET_PDEATHSIG of prctl(2)."""
+
+
+def apply_settings(settings: Settings, deterministic: bool) -> None:
+    """Set environment and backend flags for the whole process, before torch starts work."""
+    os.environ.update(settings.environment)
+    if deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS is deterministic with fixed workspaces
+    import torch
+
+    for path, value in settings.flags:
+        *parents, name = path.split(".")
+        owner: Any = torch
+        for parent in parents:
+            owner = getattr(owner, parent)
+        setattr(owner, name, value)
+    if deterministic != torch.are_deterministic_algorithms_enabled():
+        torch.use_deterministic_algorithms(deterministic)  # imports the compiler, also for False
+    if deterministic:
+        torch.backends.cudnn.benchmark = False  # picks the fastest algorithm anew in every process
+
+
+def torch_device(chosen: device.Choice) -> torch.device:
+    """The torch device with the chosen GPU's UUID; torch numbers GPUs in another order than the driver.
+
+    Raises:
+        MachineError: torch does not see that GPU.
+    """
+    import torch
+
+    if chosen.uuid is None:
+        return torch.device("cpu")
+    for index in range(torch.cuda.device_count()):
+        if str(torch.cuda.get_device_properties(index).uuid) in chosen.uuid:
+            torch.cuda.set_device(index)
+            return torch.device("cuda", index)
+    given = f"torch {torch.__version__} does not see {chosen.card.device_name} ({chosen.uuid})"
+    raise MachineError(Problem("device", given, "install a CUDA build of torch for this driver, or use device=cpu"))
+
+
+def end_with_parent(parent: int) -> None:
+    """Ask the kernel for SIGTERM when the parent process ends, so that no job outlives its sweep unseen."""
+    ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGTERM)
+    if os.getppid() != parent:  # it ended before the kernel was asked
+        os.kill(os.getpid(), signal.SIGTERM)

@@ -1,0 +1,163 @@
+"""One run in this process, from its plan to its result, reported whatever ends it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+from trainer4090 import checkpoint_file, device, signals
+from trainer4090.errors import CheckpointFileError, Problem
+from trainer4090.plan import Plan
+from trainer4090.process import apply_settings, torch_device
+from trainer4090.signals import StopRequest
+from trainer4090.spec import dump, to_tree
+
+if TYPE_CHECKING:
+    import torch
+
+    from trainer4090.build import Run
+    from trainer4090.log_point import LogPoints
+    from trainer4090.loop import Progress
+    from trainer4090.report import Reporter
+
+GIB = 2**30
+_STATUS = {0: "ok", 6: "oom", 130: "interrupted", 143: "interrupted"}
+
+
+@final
+class Session:
+    """What a run has come to, so that an end at any point can be reported."""
+
+    def __init__(self, plan: Plan, chosen: device.Choice, folder: Path, live: bool) -> None:
+        """`folder` is claimed and locked by the caller; `live`: a progress bar where there is a terminal."""
+        self._plan = plan
+        self._chosen = chosen
+        self._folder = folder
+        self._live = live
+        self._device: torch.device | None = None
+        self._progress: Progress | None = None
+        self._reporter: Reporter | None = None
+        self._points: LogPoints | None = None
+        self._closers: list[Callable[[], None]] = []
+
+    @property
+    def training(self) -> bool:
+        """Whether everything was built and updates are made."""
+        return self._points is not None
+
+    def train(self, resume_from: Path | None, stop: StopRequest) -> None:
+        """Build the run, bring it to where it stood, and train it to its end.
+
+        Raises:
+            InterruptedRunError: a signal ended it; the state is saved.
+        """
+        apply_settings(self._plan.settings, self._plan.spec.train.deterministic)
+        from trainer4090 import loop
+        from trainer4090.build import build
+
+        self._device = torch_device(self._chosen)
+        state = None if resume_from is None else checkpoint_file.load(resume_from)
+        notices: list[str] = []
+        built = build(self._plan, self._device, notices.append)
+        self._progress = progress = loop.Progress() if state is None else restored(built, state, resume_from)
+        reporter, points = self._open_report(built, progress.step)
+        checkpoint_file.cut_back(self._folder, progress.step, progress.best, notices.append)
+        for text in notices:
+            reporter.notice(text)
+        start, total = progress.step, self._plan.horizon.total
+        if start >= total:
+            reporter.notice(f"nothing to do: already at update {start}")
+            return
+        loop.train(built, self._folder, points, progress, stop)
+        if stop.signal_number is not None and progress.step < total:
+            if progress.step == start:
+                raise signals.before_an_update(stop.signal_number)
+            raise signals.after_update(stop.signal_number, progress.step, self._folder)
+
+    def _open_report(self, built: Run, start_step: int) -> tuple[Reporter, LogPoints]:
+        from trainer4090.log_point import LogPoints
+        from trainer4090.report import open_report
+
+        plan = self._plan
+        described = plan.describe()
+        self._reporter = reporter = open_report(
+            folder=self._folder,
+            start_step=start_step,
+            total_steps=plan.horizon.total,
+            hyperparameters=to_tree(plan.spec),
+            texts={"spec": dump(plan.spec), "plan": described},
+            live=self._live,
+        )
+        where = f"device: {built.device} ({self._chosen.reason})", f"run: {self._folder}"
+        for line in (*described.splitlines(), *where):
+            reporter.notice(line)
+        per_sample, per_item = built.flops_per_sample, plan.evidence.data.items_per_sample
+        flops = None if per_sample is None else per_sample / per_item
+        peak = plan.card.peak_tflops(plan.precision.arithmetic)
+        self._points = LogPoints(reporter, built.device, flops, peak, self._gpu_sampler(reporter))
+        return reporter, self._points
+
+    def _gpu_sampler(self, reporter: Reporter) -> Callable[[], dict[str, float]]:
+        if self._chosen.uuid is None:
+            return dict
+        from trainer4090.report.nvml import open_sampler
+
+        sampler = open_sampler(self._chosen.uuid, reporter.notice)
+        self._closers.append(sampler.close)
+        return sampler.values
+
+    def close(self, finished: bool) -> None:
+        """Write what is still on its way, then flush and close every sink."""
+        if self._points is not None:
+            self._points.flush()
+        for closer in self._closers:
+            closer()
+        if self._reporter is not None:
+            evaluation = self._progress.evaluation if finished and self._progress is not None else {}
+            self._reporter.close({f"eval/{name}": value for name, value in evaluation.items()})
+
+    def result(self, exit_code: int, problems: list[str]) -> dict[str, Any]:
+        """Content of `result.json`; what is not known is absent."""
+        progress = self._progress
+        result: dict[str, Any] = {
+            "status": _STATUS.get(exit_code, "failed"),
+            "exit_code": exit_code,
+            "steps": 0 if progress is None else progress.step,
+            "eval": {} if progress is None else progress.evaluation,
+            "peak_memory_gib": _peak_memory_gib(self._device),
+            "problems": problems or None,
+        }
+        if self._points is not None:
+            summary = self._points.summary()
+            result |= {"items_per_s": summary.items_per_s, "step_time_ms": summary.step_time_ms}
+        return {key: value for key, value in result.items() if value is not None}
+
+
+def restored(built: Run, state: dict[str, Any], path: Path | None) -> Progress:
+    """Put a loaded state into a built run.
+
+    Raises:
+        CheckpointFileError: the file is of another model or of another version of trainer4090.
+    """
+    from trainer4090 import loop
+
+    try:
+        if state["format"] != loop.STATE_FORMAT:
+            raise ValueError(f"format {state['format']}, this version reads {loop.STATE_FORMAT}")
+        return loop.restore(built, state)
+    except (KeyError, ValueError, RuntimeError, TypeError) as error:
+        text = " ".join(str(error).split())
+        problem = Problem(str(path), f"does not fit this run ({text})", "resume with the options it was trained with")
+        raise CheckpointFileError(problem) from error
+
+
+def _peak_memory_gib(used: torch.device | None) -> dict[str, float] | None:
+    if used is None or used.type != "cuda":
+        return None  # not known on a CPU
+    import torch
+
+    return {
+        "allocated": torch.cuda.max_memory_allocated(used) / GIB,
+        "reserved": torch.cuda.max_memory_reserved(used) / GIB,
+    }
