@@ -1,0 +1,100 @@
+"""ResNet-50 at 224 pixels, fp16 AMP, compiled: the command line beside the loop that one would write, in turn.
+
+    python -m benchmarks.resnet50 [--batch-size 256] [--pairs 3]
+
+Each contender is a process of its own and prints its steady items/s; needs one NVIDIA GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+NUM_UPDATES = 160
+WARM_UP = 40
+
+
+def ours(batch_size: int) -> float:
+    """Images/s of `trainer4090 recipe=resnet50`, from its `result.json`."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "run"
+        words = [
+            "recipe=resnet50",
+            f"train.batch_size={batch_size}",
+            f"train.steps={NUM_UPDATES}",
+            f"train.log_every={WARM_UP}",
+            f"data.num_evaluation={batch_size}",
+            f"run.dir={folder}",
+        ]
+        subprocess.run([sys.executable, "-m", "trainer4090", *words], check=True, stdout=subprocess.DEVNULL)
+        return json.loads((folder / "result.json").read_text())["items_per_s"]
+
+
+def by_hand(batch_size: int) -> float:
+    """Images/s of the hand-written loop, in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.resnet50", "--by-hand", "--batch-size", str(batch_size)]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1])
+
+
+def loop_by_hand(batch_size: int) -> float:
+    """Images/s of plain torch at its best: channels_last, fused SGD, torch.compile, data on the card."""
+    import torch
+    import torchvision
+    from torch.nn import functional
+
+    torch.backends.cudnn.benchmark = True
+    device = torch.device("cuda")
+    module = torchvision.models.resnet50().to(device)
+    module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    inputs = torch.randn(batch_size, 3, 224, 224, device=device).contiguous(memory_format=torch.channels_last)
+    targets = torch.randint(0, 1000, (batch_size,), device=device)
+    optimizer = torch.optim.SGD(module.parameters(), 0.01, momentum=0.9, weight_decay=1e-4, fused=True)
+    scaler = torch.amp.GradScaler("cuda")
+    compiled = torch.compile(module)
+
+    def update() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = functional.cross_entropy(compiled(inputs), targets)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+    for _ in range(WARM_UP):
+        update()
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(NUM_UPDATES - WARM_UP):
+        update()
+    torch.cuda.synchronize()
+    return (NUM_UPDATES - WARM_UP) * batch_size / (time.perf_counter() - start)
+
+
+def main() -> int:
+    """Print the pairs and the ratio of medians."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--batch-size", type=int, default=256)
+    parser.add_argument("--pairs", type=int, default=3)
+    parser.add_argument("--by-hand", action="store_true", help="only the hand-written loop, in this process")
+    options = parser.parse_args()
+    if options.by_hand:
+        print(loop_by_hand(options.batch_size))
+        return 0
+    pairs = []
+    for pair in range(options.pairs):
+        pairs.append((ours(options.batch_size), by_hand(options.batch_size)))
+        print(f"pair {pair + 1}: ours {pairs[-1][0]:,.0f} img/s, by hand {pairs[-1][1]:,.0f} img/s", flush=True)
+    mine, theirs = (statistics.median(column) for column in zip(*pairs, strict=True))
+    ratios = [first / second for first, second in pairs]
+    print(f"ratio of medians {mine / theirs:.3f} (pairs {min(ratios):.3f} to {max(ratios):.3f})")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
