@@ -19,10 +19,9 @@ import pytest
 import torch
 from torch import nn
 
-from trainer4090 import card
+from trainer4090 import card, disk
 from trainer4090.errors import RunFolderError
 from trainer4090.records import Batch
-from trainer4090 import disk
 from trainer4090.report import Reporter, environment, nvml, open_report, silent_report
 from trainer4090.report.console import Console
 from trainer4090.report.flops import model_flops

@@ -4,15 +4,31 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from trainer4090 import __version__, help
-from trainer4090.errors import ConfigError, InterruptedRunError, Problem, exit_code_of, lines_of
+from trainer4090 import __version__, help, paths
+from trainer4090.errors import ConfigError, Problem, exit_code_of, lines_of
 from trainer4090.schema import suggestion
 from trainer4090.verbs import VERBS
 
+_HELP = ("-h", "--help")
 _MULTIRUN = ("-m", "--multirun")
-_FLAGS = ("-h", "--help", "--version", "--cfg", *_MULTIRUN)
+_SHOW = ("-c", "--cfg")
+_FLAGS = (*_HELP, *_MULTIRUN, *_SHOW, "--version")
+COMPOSED = ("train", "plan")
+"""Verbs whose words are overrides of a whole run, so that they can be shown and swept."""
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A command line taken apart."""
+
+    verb: str
+    words: list[str]
+    """Without verb and flags."""
+    multirun: bool
+    show: bool
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -22,9 +38,6 @@ def main(words: Sequence[str] | None = None) -> int:
         return dispatch(given)
     except KeyboardInterrupt:
         return 130
-    except InterruptedRunError as stop:
-        print("trainer4090: interrupted; the last finished update is saved, resume=last goes on", file=sys.stderr)
-        return stop.status
     except BrokenPipeError:
         return 0  # the reader, head for one, has seen enough
     except Exception as error:
@@ -40,43 +53,94 @@ def dispatch(words: list[str]) -> int:
     Raises:
         TrainerError: what the verb raises, or an unknown verb or flag.
     """
-    if "-h" in words or "--help" in words:
+    if any(word in _HELP for word in words):
         print(help.text())
         return 0
     if "--version" in words:
         print(__version__)
         return 0
-    verb, rest = _verb(words)
-    flags = [word for word in rest if word.startswith("-") and "=" not in word]
-    unknown = [flag for flag in flags if flag not in _FLAGS]
-    if unknown:
-        raise ConfigError(*(Problem(flag, "unknown flag", suggestion(flag, _FLAGS, "flags")) for flag in unknown))
-    if verb in ("train", "plan"):
-        rest = rest if verb == "train" else [*rest, "task=plan"]
-        return _composed(rest)
-    return VERBS[verb].run(rest)
-
-
-def _verb(words: list[str]) -> tuple[str, list[str]]:
-    if not words or words[0].startswith("-") or "=" in words[0]:
-        return "train", words
-    if words[0] not in VERBS:
-        remedy = suggestion(words[0], VERBS, "verbs")
-        raise ConfigError(Problem(words[0], "no such verb", f"{remedy}; an override is key=value"))
-    return words[0], words[1:]
-
-
-def _composed(words: list[str]) -> int:
-    if any(word in _MULTIRUN for word in words):
+    line = _read(words)
+    if line.verb not in COMPOSED:
+        return VERBS[line.verb].run(line.words)
+    overrides = [*line.words, "task=plan"] if line.verb == "plan" else line.words
+    if line.multirun:
         from trainer4090.multirun import multirun
 
-        return multirun([word for word in words if word not in _MULTIRUN])
-    if "--cfg" in words:
-        from trainer4090.verbs.train_verb import show
+        return multirun(overrides)
+    if line.show:
+        return _show(overrides)
+    task = next((word.partition("=")[2] for word in reversed(overrides) if word.startswith("task=")), "train")
+    return VERBS["plan" if task == "plan" else "train"].run(overrides)
 
-        return show(words)
-    task = next((word.partition("=")[2] for word in reversed(words) if word.startswith("task=")), "train")
-    return VERBS["plan" if task == "plan" else "train"].run(words)
+
+def _read(words: Sequence[str]) -> _Line:
+    """The parts of a command line.
+
+    Raises:
+        ConfigError: a verb or a flag is none of ours, or does not go with the others.
+    """
+    verb, *rest = words if words and _is_verb(words[0]) else ("train", *words)
+    plain: list[str] = []
+    flags: list[str] = []
+    problems: list[Problem] = []
+    following = iter(rest)
+    for word in following:
+        flag, separator, value = word.partition("=")
+        if not word.startswith("-"):
+            plain.append(word)
+        elif flag in _SHOW:
+            flags.append("--cfg")
+            problems += _shown(flag, value if separator else next(following, ""))
+        elif word in _MULTIRUN:
+            flags.append("-m")
+        else:
+            problems.append(Problem(flag, "unknown flag", suggestion(flag, _FLAGS, "flags")))
+    problems += _clashes(verb, flags)
+    if problems:
+        raise ConfigError(*problems)
+    return _Line(verb, plain, multirun="-m" in flags, show="--cfg" in flags)
+
+
+def _is_verb(word: str) -> bool:
+    """Whether a first word is a verb; without a verb it is an override or a flag.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    if word in VERBS:
+        return True
+    if "=" in word or word.startswith(("-", "+", "~")):
+        return False
+    if word in paths.groups():
+        remedy = f"an override is key=value: type {word}=OPTION with one of {', '.join(paths.options(word))}"
+        raise ConfigError(Problem(word, "neither a verb nor an override", remedy))
+    if "." in word:
+        raise ConfigError(Problem(word, "neither a verb nor an override", f"an override is key=value: type {word}=..."))
+    remedy = f"{suggestion(word, VERBS, 'verbs')}; an override is key=value"
+    raise ConfigError(Problem(word, "no such verb", remedy))
+
+
+def _shown(flag: str, what: str) -> Iterator[Problem]:
+    if what != "job":
+        yield Problem(flag, repr(what) if what else "nothing", "allowed is job: --cfg job")
+
+
+def _clashes(verb: str, flags: Sequence[str]) -> Iterator[Problem]:
+    if "-m" in flags and "--cfg" in flags:
+        yield Problem("--cfg", "beside -m", "it prints one configuration: leave -m out")
+    for flag in dict.fromkeys(flags):
+        if verb not in COMPOSED:
+            yield Problem(flag, f"with the verb {verb}", f"it goes with {' and '.join(COMPOSED)}: leave it out")
+
+
+def _show(words: Sequence[str]) -> int:
+    """Print the composed configuration, checked like a run's."""
+    from trainer4090.compose import compose
+    from trainer4090.parse import parse
+    from trainer4090.spec import dump
+
+    print(dump(parse(compose(words).tree)), end="")
+    return 0
 
 
 if __name__ == "__main__":

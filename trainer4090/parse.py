@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -73,9 +74,11 @@ def load(path: Path) -> RunSpec:
     """
     try:
         tree: Any = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
-    except (OSError, OmegaConfBaseException, ValueError) as error:
-        raise ConfigError(Problem(str(path), f"cannot be read ({_first_line(error)})", "give a run's folder")) from error
-    if not isinstance(tree, dict):
+    except (OSError, OmegaConfBaseException, yaml.YAMLError, ValueError) as error:
+        raise ConfigError(
+            Problem(str(path), f"cannot be read ({_first_line(error)})", "give a run's folder")
+        ) from error
+    if not isinstance(tree, dict) or not tree:
         raise ConfigError(Problem(str(path), "holds no mapping", "give a spec.yaml that a run has saved"))
     return parse(tree)
 

@@ -34,5 +34,5 @@ def groups() -> list[str]:
 def _folders(group: str) -> list[Path]:
     folders = [folder / group for folder in user_folders("conf")]
     if group == "recipe":
-        folders += user_folders("recipes") + [RECIPES]
+        folders += [*user_folders("recipes"), RECIPES]
     return [*folders, CONF / group]

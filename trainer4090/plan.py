@@ -58,13 +58,10 @@ class Plan:
     optimizer: Optimizer
     schedule: Schedule
     transforms: tuple[Transform, ...]
+    fused_optimizer: bool
+    """One kernel for all parameters: asked for, or needed because fp16 skips updates on the device."""
     settings: Settings
     notices: tuple[Notice, ...]
-
-    @property
-    def fused_optimizer(self) -> bool:
-        """Whether the optimizer is one kernel: asked for, or needed because fp16 skips updates on the device."""
-        return self.kernels.fused_optimizer or self.precision.loss_scale is not None
 
     def describe(self) -> str:
         """One line a step, each with the reason of what was chosen automatically."""
@@ -137,6 +134,7 @@ def make(spec: RunSpec, card: Card, evidence: Evidence) -> Plan:
         optimizer=OPTIMIZERS.get(spec.optimizer.name).build(spec.optimizer.config),
         schedule=SCHEDULES.get(spec.schedule.name).build(spec.schedule.config),
         transforms=tuple(sorted((*memory.transforms, *kernels.transforms), key=lambda step: step.stage)),
+        fused_optimizer=kernels.fused_optimizer or precision.loss_scale is not None,
         settings=precision.settings + memory.settings + kernels.settings,
         notices=notices,
     )

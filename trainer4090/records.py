@@ -134,6 +134,8 @@ class ModelTraits:
     dropout: bool
     channels_last: bool
     """Gains from channels_last memory format on tensor cores (two-dimensional convolutions)."""
+    blocks: bool = True
+    """Has blocks that form a chain (see `Part`)."""
     num_outputs: int | None = None
     """Explicit number of classes or tokens; None follows the data."""
     item_problem: Callable[[tuple[int, ...]], Problem | None] = lambda item_shape: None

@@ -78,7 +78,8 @@ class Registry(Generic[Built]):
         """
         self._load()
         if name not in self._entries:
-            raise ConfigError(Problem(self.group, f"unknown option {name!r}", suggestion(name, self._entries, "options")))
+            remedy = suggestion(name, self._entries, "options", f"trainer4090 list {self.group}")
+            raise ConfigError(Problem(self.group, f"unknown option {name!r}", remedy))
         return self._entries[name]
 
     def _load(self) -> None:

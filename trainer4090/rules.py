@@ -5,11 +5,11 @@ Rules ask for facts, never for option names, so an option added later is covered
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from trainer4090.errors import ConfigError, DataError, Problem
 from trainer4090.plan import Plan
+from trainer4090.spec import Choice
 
 Problems = Iterator[Problem]
 
@@ -61,13 +61,6 @@ def cards_fit(plan: Plan) -> Problems:
         yield Problem("cards", given, f"use cards={plan.parallelism.max_cards}")
 
 
-def device_word(plan: Plan) -> Problems:
-    """The device is one of the four forms."""
-    device = plan.spec.root.device
-    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
-        yield Problem("device", repr(device), "allowed is auto, cpu, cuda or cuda:N")
-
-
 def same_kind(plan: Plan) -> Problems:
     """The model takes what the data set gives."""
     model, data = plan.evidence.model, plan.evidence.data
@@ -94,21 +87,34 @@ def enough_outputs(plan: Plan) -> Problems:
         yield Problem(key, given, f"at least {data.num_classes}, or auto")
 
 
+def blocks_needed(plan: Plan) -> Problems:
+    """An option that works on blocks has some."""
+    if plan.memory.needs_blocks and not plan.evidence.model.blocks:
+        given = f"{_names(plan.spec.memory)} works on blocks, and {plan.spec.model.name} has none: only lone layers"
+        yield Problem("memory", given, "use memory=none, or a model with blocks")
+
+
 def batch_norm_needs_two(plan: Plan) -> Problems:
-    """BatchNorm cannot normalise a single sample: its variance is 0."""
+    """BatchNorm gets at least two samples at a time: one has no variance to estimate."""
     if not plan.evidence.model.batch_norm:
         return
     batching, num_train = plan.batching, plan.evidence.data.num_train
     if batching.micro_batch == 1:
-        yield Problem("train.micro_batch", "1 with BatchNorm, whose variance of one sample is 0", "at least 2")
+        key = "train.batch_size" if batching.batch_size == 1 else "train.micro_batch"
+        yield Problem(key, "1 with BatchNorm, which cannot estimate a variance from one sample", "at least 2")
         return
-    tail = num_train % batching.batch_size
     reaches_tail = plan.horizon.total >= plan.horizon.per_epoch
-    if reaches_tail and tail % batching.micro_batch == 1:
-        given = f"{num_train} samples leave a last micro-batch of 1, which BatchNorm cannot normalise"
-        sizes = (batching.batch_size + 1, batching.batch_size + 2, batching.batch_size - 1, batching.batch_size - 2)
-        fits = [size for size in sizes if size > 1 and num_train % size != 1]
-        yield Problem("train.batch_size", given, f"use train.batch_size={fits[0]} with train.micro_batch=null")
+    if reaches_tail and num_train % batching.batch_size % batching.micro_batch == 1:
+        given = f"{num_train} samples leave a last micro-batch of 1, too few for BatchNorm to estimate a variance"
+        yield Problem("train.batch_size", given, _without_tail_of_one(num_train, batching.batch_size))
+
+
+def _without_tail_of_one(num_train: int, batch_size: int) -> str:
+    """What to type so that an epoch's last batch has more than one sample."""
+    near = (batch_size + sign * distance for distance in range(1, num_train) for sign in (1, -1))
+    fitting = (size for size in near if 1 < size <= num_train and num_train % size != 1)
+    size = next(fitting, None)
+    return "use more data" if size is None else f"use train.batch_size={size} with train.micro_batch=null"
 
 
 def enough_samples(plan: Plan) -> Problems:
@@ -125,10 +131,13 @@ RULES = (
     one_length,
     batch_divides,
     cards_fit,
-    device_word,
     same_kind,
     item_fits,
     enough_outputs,
+    blocks_needed,
     batch_norm_needs_two,
 )
 
+
+def _names(choices: tuple[Choice, ...]) -> str:
+    return ", ".join(choice.name for choice in choices)

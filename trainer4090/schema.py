@@ -1,14 +1,15 @@
 """Types of configuration fields, and the strict reader that turns a plain tree into a frozen record.
 
 The reader never stops at the first mistake: it appends every problem to a list and returns a record only when there
-was none. It knows the few types that a configuration needs (`bool int float str`, `Literal`, `None`, `tuple[T, ...]`
-and unions of these), so that each message can say what is allowed.
+was none. It knows the few types that a configuration needs (`bool int float str`, ranges and patterns of these,
+`Literal`, `None`, `tuple[T, ...]` and unions of these), so that each message can say what is allowed.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
 import types
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -16,6 +17,21 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 from trainer4090.errors import Problem
 
 Record = TypeVar("Record")
+
+
+@dataclasses.dataclass(frozen=True)
+class Pattern:
+    """Allowed form of a text, and that form in words."""
+
+    form: str
+    words: str
+
+    def holds(self, value: str) -> bool:
+        """Whether the whole of `value` has the form."""
+        return re.fullmatch(self.form, value) is not None
+
+    def __str__(self) -> str:
+        return self.words
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +53,9 @@ class Range:
         parts = []
         if self.low is not None:
             parts.append(f"{'above' if self.above_low else 'at least'} {self.low:g}")
-        if self.high is not None:
+        if self.high == float("inf"):
+            parts.append("finite")
+        elif self.high is not None:
             parts.append(f"{'below' if self.below_high else 'at most'} {self.high:g}")
         return " and ".join(parts)
 
@@ -51,28 +69,54 @@ Probability = Annotated[float, Range(low=0, high=1, below_high=True)]
 Auto = Literal["auto"]
 
 
-class _Mismatch(Exception):
+class _MismatchError(Exception):
     """A value that its field does not allow; the text says what is allowed."""
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name closest in spelling to `name`, or None when nothing is close."""
-    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return matches[0] if matches else None
+LONGEST_LISTING = 12
+"""Names that an error line may list before they hide what it says."""
+LONGEST_VALUE = 100
+"""Characters of a value that an error line shows."""
+NUM_NEAREST = 5
+ALL_KEYS = "trainer4090 --cfg job"
+"""The command that lists every key."""
+_CLOSE = 0.6
+"""Similarity from which a name may be what was meant; difflib's own default."""
+_TIE = 0.15
+"""Names less close than the closest by more than this are not worth naming beside it."""
 
 
-def suggestion(name: str, known: Iterable[str], what: str) -> str:
-    """Remedy for an unknown name: the nearest one first, then all."""
+def nearest(name: str, known: Iterable[str]) -> list[str]:
+    """Known names close in spelling to `name`, the closest first; dotted ones also count by their last part."""
+
+    def likeness(other: str) -> float:
+        pairs = ((name, other), (name.rpartition(".")[2], other.rpartition(".")[2]))
+        return max(difflib.SequenceMatcher(None, *pair).ratio() for pair in pairs)
+
+    scored = sorted((-likeness(other), other) for other in known)
+    least = max(_CLOSE, -scored[0][0] - _TIE) if scored else _CLOSE
+    return [other for score, other in scored[:NUM_NEAREST] if -score >= least]
+
+
+def suggestion(name: str, known: Iterable[str], what: str, listed_by: str | None = None) -> str:
+    """Remedy for an unknown name: the nearest one, then all; of a long list only the nearest few and who prints it."""
     names = sorted(known)
+    if not names:
+        return f"there are no {what}"
     close = nearest(name, names)
-    listing = f"{what}: {', '.join(names)}" if names else f"there are no {what}"
-    return f"did you mean {close}? {listing}" if close else listing
+    if len(names) <= LONGEST_LISTING:
+        listing = f"{what}: {', '.join(names)}"
+        return f"did you mean {close[0]}? {listing}" if close else listing
+    listing = f"all {what}: {listed_by}" if listed_by else f"there are {len(names)} {what}"
+    return f"did you mean {' or '.join(close)}? {listing}" if close else listing
 
 
 def describe(annotation: Any) -> str:
     """Plain words for what a field of this type allows."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
+        if isinstance(arguments[1], Pattern):
+            return str(arguments[1])
         return f"{describe(arguments[0])} {arguments[1]}".strip()
     if origin is Literal:
         return " or ".join(str(argument) for argument in arguments)
@@ -89,42 +133,59 @@ def convert(value: Any, annotation: Any) -> Any:
     """`value` as the type asks for it (an int becomes a float, a list a tuple).
 
     Raises:
-        _Mismatch: the value is of another type or outside the range.
+        _MismatchError: the value is of another type or outside the range.
     """
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        result = convert(value, arguments[0])
+        result = _converted(value, arguments[0], annotation)
         if not arguments[1].holds(result):
-            raise _Mismatch(describe(annotation))
+            raise _MismatchError(describe(annotation))
         return result
     if origin is Literal:
         # `True == 1`, hence the second condition.
         if any(value == allowed and type(value) is type(allowed) for allowed in arguments):
             return value
-        raise _Mismatch(describe(annotation))
+        raise _MismatchError(describe(annotation))
     if origin in (Union, types.UnionType):
         return _convert_union(value, annotation, arguments)
     if origin is tuple:
-        fixed = arguments[-1] is not Ellipsis
-        if not isinstance(value, (list, tuple)) or (fixed and len(value) != len(arguments)):
-            raise _Mismatch(describe(annotation))
-        return tuple(convert(item, arguments[0]) for item in value)
-    if annotation is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if annotation is type(None) and value is None:
-        return None
-    if annotation in (bool, int, float, str) and type(value) is annotation:
+        return _convert_list(value, annotation, arguments)
+    return _convert_plain(value, annotation)
+
+
+def _convert_list(value: Any, annotation: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    fixed = arguments[-1] is not Ellipsis
+    if not isinstance(value, (list, tuple)) or (fixed and len(value) != len(arguments)):
+        raise _MismatchError(describe(annotation))
+    return tuple(_converted(item, arguments[0], annotation) for item in value)
+
+
+def _convert_plain(value: Any, annotation: Any) -> Any:
+    if annotation is float and type(value) is int:
+        try:
+            return float(value)
+        except OverflowError:
+            raise _MismatchError(describe(annotation)) from None
+    if type(value) is annotation:
         return value
-    raise _Mismatch(describe(annotation))
+    raise _MismatchError(describe(annotation))
+
+
+def _converted(value: Any, inner: Any, whole: Any) -> Any:
+    """`value` as `inner`; a mismatch names the `whole` type that it stands in."""
+    try:
+        return convert(value, inner)
+    except _MismatchError:
+        raise _MismatchError(describe(whole)) from None
 
 
 def _convert_union(value: Any, annotation: Any, arguments: tuple[Any, ...]) -> Any:
     for argument in arguments:
         try:
             return convert(value, argument)
-        except _Mismatch:
+        except _MismatchError:
             continue  # the next member may allow it
-    raise _Mismatch(describe(annotation))
+    raise _MismatchError(describe(annotation))
 
 
 def field_types(record_type: type) -> dict[str, Any]:
@@ -141,12 +202,13 @@ def read(record_type: type[Record], tree: Any, key: str, problems: list[Problem]
     """
     expected = field_types(record_type)
     if not isinstance(tree, Mapping):
-        problems.append(Problem(key, f"{tree!r} is no section", f"a section has the keys {', '.join(expected)}"))
+        problems.append(Problem(key, f"{shown(tree)} is no section", f"its keys: {', '.join(expected) or 'none'}"))
         return None
     before = len(problems)
     for name in tree:
         if name not in expected:
-            problems.append(Problem(_join(key, name), "unknown key", suggestion(str(name), expected, "keys here")))
+            remedy = suggestion(str(name), expected, "keys here", ALL_KEYS)
+            problems.append(Problem(_join(key, name), "unknown key", remedy))
     values = {}
     for name, annotation in expected.items():
         if name not in tree:
@@ -154,7 +216,7 @@ def read(record_type: type[Record], tree: Any, key: str, problems: list[Problem]
             continue
         try:
             values[name] = convert(tree[name], annotation)
-        except _Mismatch as mismatch:
+        except _MismatchError as mismatch:
             problems.append(Problem(_join(key, name), shown(tree[name]), f"allowed is {mismatch}"))
     return record_type(**values) if len(problems) == before else None
 
@@ -164,6 +226,9 @@ def _join(key: str, name: object) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value as the user would type it in YAML."""
+    """A value as the user would type it in YAML, a long one cut."""
     words = {None: "null", True: "true", False: "false"}
-    return words[value] if value is None or isinstance(value, bool) else repr(value)
+    if value is None or isinstance(value, bool):
+        return words[value]
+    text = repr(value)
+    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}..."

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from omegaconf import OmegaConf
 
-from trainer4090.schema import Auto, Count, PositiveFloat, PositiveInt, Probability
+from trainer4090.schema import Auto, Count, Pattern, PositiveFloat, PositiveInt, Probability
 
 LIST_AXES = ("memory", "kernels")
 """Groups that take one option or a list; each option's fields lie under its own name."""
 SINGLE_GROUPS = ("precision", "parallelism", "model", "data", "loss", "optimizer", "schedule")
 """Groups that take exactly one option; its fields lie directly under the group."""
+
+DeviceWord = Annotated[str, Pattern(r"auto|cpu|cuda(:\d+)?", "auto, cpu, cuda or cuda:N")]
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class RootSection:
 
     task: Literal["train", "plan"]
     resume: str | None
-    device: str
+    device: DeviceWord
     cards: Auto | PositiveInt
     debug: bool
 

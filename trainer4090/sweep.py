@@ -7,154 +7,127 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import FrameType
-from typing import Any
+from typing import Any, final
 
 from omegaconf import DictConfig
 
-from trainer4090 import parse, run_folder, worker
+from trainer4090 import overrides, parse, run_folder, worker
 from trainer4090.compose import settle
+from trainer4090.disk import write_json, write_text
 from trainer4090.errors import TrainerError, exit_code_of, lines_of
-from trainer4090.disk import write_text
-from trainer4090.spec import dump
+from trainer4090.plan import Plan
+from trainer4090.spec import RunSpec, dump
+from trainer4090.sweep_table import JobResult, as_jsonl, as_markdown
 
 Compose = Callable[[Sequence[str]], DictConfig]
 
 
-@dataclass(frozen=True)
-class JobResult:
-    """A row of the table."""
+def plan_of(spec: RunSpec) -> Plan:
+    """The checked plan of a job: on a card by name for `task=plan`, else on a device of this machine.
 
-    job: int
-    overrides: list[str]
-    status: str
-    """ok, oom, failed, interrupted or killed."""
-    exit_code: int
-    reason: str
-    result: dict[str, Any]
-    """Content of the job's `result.json`, empty when it wrote none."""
-
-    @property
-    def objective(self) -> float | None:
-        """What a sweeper minimises: the last evaluation loss."""
-        return self.result.get("eval", {}).get("loss")
+    Raises:
+        TrainerError: the job cannot be run.
+    """
+    return worker.planned(spec) if spec.root.task == "plan" else worker.prepare(spec).plan
 
 
+def command(folder: Path) -> list[str]:
+    """What starts the process of a job from the `spec.yaml` in its folder."""
+    return [sys.executable, "-m", "trainer4090.worker", str(folder), str(os.getpid())]
+
+
+@final
 class Sweep:
     """The jobs of one sweep in one folder."""
 
     def __init__(self, folder: Path) -> None:
-        """`folder` may exist; a job's own folder may not."""
+        """`folder` exists; a job's own folder may not."""
         self.folder = folder
-        self.results: list[JobResult] = []
+        self.rows: list[JobResult] = []
+        self.stopped_by: int | None = None
+        """Number of the signal that ends the sweep."""
         self._child: subprocess.Popen[bytes] | None = None
-        self._stop: int | None = None
 
-    def run(self, job: int, overrides: list[str], compose: Compose) -> JobResult:
+    def interrupt(self, number: int) -> None:
+        """Pass a signal on to the running job, which saves and ends; start no other. A second one ends it at once."""
+        self.stopped_by = number
+        if self._child is not None:
+            self._child.send_signal(number)
+
+    def run(self, job: int, words: list[str], compose: Compose) -> JobResult:
         """Run one job to its end, however it ends, and write its row."""
-        words = " ".join(overrides)
-        if self._stop is not None:
-            result = JobResult(job, overrides, "interrupted", 128 + self._stop, "the sweep was interrupted", {})
+        text = " ".join(words)
+        if self.stopped_by is not None:
+            row = JobResult(job, words, "interrupted", 128 + self.stopped_by, "not started: the sweep was stopped", {})
         else:
-            print(f"[job {job}] {words}", flush=True)
-            result = self._run(job, overrides, compose)
-        self.results.append(result)
-        self._write()
-        print(f"[job {job}] {result.status}{_aside(result)}", flush=True)
-        if result.status != "ok":
-            print(f"trainer4090: job {job} ({words}) {result.status}: {result.reason}", file=sys.stderr, flush=True)
-        return result
+            print(f"[job {job}] {text}", flush=True)
+            row = self._run(job, words, compose)
+        self.rows.append(row)
+        write_text(self.folder / "sweep.jsonl", as_jsonl(self.rows))
+        write_text(self.folder / "sweep.md", as_markdown(self.rows))
+        print(f"[job {job}] {row.status}{row.summary}", flush=True)
+        if row.status != "ok":
+            print(f"trainer4090: job {job} ({text}) {row.status}: {row.reason}", file=sys.stderr, flush=True)
+        return row
 
-    def _run(self, job: int, overrides: list[str], compose: Compose) -> JobResult:
+    def _run(self, job: int, words: list[str], compose: Compose) -> JobResult:
         folder = self.folder / str(job)
         try:
-            self._prepare(folder, overrides, compose)
+            spec = self._spec(folder, words, compose)
+            write_text(folder / "plan.txt", plan_of(spec).describe() + "\n")
         except TrainerError as error:
-            return JobResult(job, overrides, "failed", exit_code_of(error), "; ".join(map(str, error.problems)), {})
+            code, reason = exit_code_of(error), "; ".join(map(str, error.problems))
+            if folder.is_dir():
+                write_json(folder / "result.json", _result("failed", code, lines_of(error)))
+            return JobResult(job, words, "failed", code, reason, {})
+        if spec.root.task == "plan":
+            write_json(folder / "result.json", _result("ok", 0, []))
+            return JobResult(job, words, "ok", 0, "", {})
         code, errors = self._spawn(folder)
-        result = _read(folder / "result.json")
-        status = result.get("status", "killed" if code < 0 else "failed")
-        if code < 0 and status == "ok":
-            status = "killed"
-        reason = "" if code == 0 else _reason(code, errors)
-        return JobResult(job, overrides, status if code else "ok", code, reason, result)
+        return self._row(job, words, code, errors, _read(folder / "result.json"))
 
-    def _prepare(self, folder: Path, overrides: list[str], compose: Compose) -> None:
-        """Check the job and save what its process starts from."""
-        spec = parse.parse(settle(compose([*overrides, f"run.dir={folder}"])).tree)
-        ready = worker.prepare(spec)
+    def _spec(self, folder: Path, words: list[str], compose: Compose) -> RunSpec:
+        """The job's spec, saved in its new folder with the words that made it."""
+        placed = [*words, overrides.text_override("run.dir", str(folder))]
+        spec = parse.parse(settle(compose(placed)).tree)
         run_folder.claim(folder)
-        for name, text in (("spec.yaml", dump(spec)), ("plan.txt", ready.plan.describe()), ("overrides.txt", "")):
-            (folder / name).write_text(text or "\n".join(overrides) + "\n", encoding="utf-8")
+        write_text(folder / "spec.yaml", dump(spec))
+        write_text(folder / "overrides.txt", "".join(f"{word}\n" for word in words))
+        return spec
 
     def _spawn(self, folder: Path) -> tuple[int, str]:
         """Exit code (negative: the signal that killed it) and stderr of the job's process."""
-        command = [sys.executable, "-m", "trainer4090.worker", str(folder), str(os.getpid())]
         errors = folder / "stderr.log"
-        # A session of its own: Ctrl-C reaches the job once, through us.
-        with errors.open("wb") as stderr, _forwarding(self._interrupt):
-            self._child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=stderr, start_new_session=True)
-            code = self._child.wait()
+        with errors.open("wb") as stderr:
+            # A session of its own: Ctrl-C reaches the job once, through us.
+            child = subprocess.Popen(command(folder), stdout=subprocess.DEVNULL, stderr=stderr, start_new_session=True)
+            self._child = child
+            if self.stopped_by is not None:  # the signal came before there was a child to pass it on to
+                child.send_signal(self.stopped_by)
+            code = child.wait()
             self._child = None
         text = errors.read_text(encoding="utf-8", errors="replace")
         if not text:
             errors.unlink()
         return code, text
 
-    def _interrupt(self, number: int) -> None:
-        self._stop = number
-        if self._child is not None:
-            self._child.send_signal(number)
-
-    def _write(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        rows = "".join(json.dumps(asdict(result)) + "\n" for result in self.results)
-        for name, text in (("sweep.jsonl", rows), ("sweep.md", table(self.results))):
-            write_text(self.folder / name, text)
-
-
-def table(results: Sequence[JobResult]) -> str:
-    """The results as a Markdown table with a summary line."""
-    lines = [
-        "| job | overrides | status | exit | updates | items/s | peak GiB | eval loss | accuracy | reason |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    for row in results:
-        evaluation, peak = row.result.get("eval", {}), row.result.get("peak_memory_gib", {})
-        cells = [
-            str(row.job),
-            f"`{' '.join(row.overrides)}`",
-            row.status,
-            str(row.exit_code),
-            str(row.result.get("steps", "")),
-            _number(row.result.get("items_per_s"), ",.0f"),
-            _number(peak.get("allocated"), ".2f"),
-            _number(evaluation.get("loss"), ".4f"),
-            _number(evaluation.get("accuracy"), ".4f"),
-            row.reason.replace("|", "\\|"),
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    failed = sum(row.status != "ok" for row in results)
-    return "\n".join([*lines, "", f"{len(results)} jobs, {failed} failed.", ""])
+    def _row(self, job: int, words: list[str], code: int, errors: str, result: dict[str, Any]) -> JobResult:
+        if code == 0:
+            return JobResult(job, words, "ok", 0, "", result)
+        status = result.get("status", "killed" if code < 0 else "failed")
+        if self.stopped_by is not None and not result:
+            # The process had not got as far as to handle a signal, or a second one ended it.
+            return JobResult(job, words, "interrupted", 128 + self.stopped_by, "stopped, and nothing was saved", result)
+        if code < 0:
+            status = "killed"
+        return JobResult(job, words, status, 128 - code if code < 0 else code, _reason(code, errors), result)
 
 
-@contextmanager
-def _forwarding(receive: Callable[[int], None]) -> Iterator[None]:
-    """Give SIGINT and SIGTERM to a function for the length of the context."""
-
-    def handler(number: int, frame: FrameType | None) -> None:
-        receive(number)
-
-    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, earlier in before.items():
-            signal.signal(number, earlier)
+def _result(status: str, code: int, problems: list[str]) -> dict[str, Any]:
+    """Content of `result.json` of a job that had no process."""
+    return {"status": status, "exit_code": code, "steps": 0, "eval": {}} | ({"problems": problems} if problems else {})
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -167,15 +140,6 @@ def _read(path: Path) -> dict[str, Any]:
 def _reason(code: int, errors: str) -> str:
     if code < 0:
         return f"killed by {signal.Signals(-code).name}"
-    ours = [line.removeprefix("trainer4090: error: ") for line in errors.splitlines() if "trainer4090: error:" in line]
+    ours = [line.partition(": ")[2] for line in errors.splitlines() if line.startswith("trainer4090: ")]
     last = errors.strip().splitlines()[-1:] or [f"exit {code}"]
     return "; ".join(ours or last)
-
-
-def _number(value: float | None, form: str) -> str:
-    return "" if value is None else format(value, form)
-
-
-def _aside(row: JobResult) -> str:
-    accuracy = row.result.get("eval", {}).get("accuracy")
-    return "" if accuracy is None else f", accuracy {accuracy:.4f}"

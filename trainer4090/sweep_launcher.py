@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import sys
 import types
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 from hydra.core.config_store import ConfigStore
 from hydra.core.plugins import Plugins
@@ -19,10 +19,21 @@ from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 
-from trainer4090 import sweep
+from trainer4090.sweep import Sweep
 
 _PLUGIN_MODULE = "hydra_plugins.trainer4090"
-_sweeps: dict[str, sweep.Sweep] = {}
+_running: list[Sweep] = []
+"""Hydra makes the launcher from a configuration of plain values, so the sweep has to be found from here."""
+
+
+@contextmanager
+def launching(sweep: Sweep) -> Iterator[None]:
+    """Give `sweep` the jobs that Hydra launches inside the block."""
+    _running.append(sweep)
+    try:
+        yield
+    finally:
+        _running.pop()
 
 
 class SweepLauncher(Launcher):
@@ -34,21 +45,17 @@ class SweepLauncher(Launcher):
         self._config = config
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        """Run the jobs of one batch and write `sweep.md` after each."""
-        folder = Path(str(self._config.hydra.sweep.dir))
-        current = _sweeps.setdefault(str(folder), sweep.Sweep(folder))
+        """Run the jobs of one batch. A job that did not end well returns None: raising would end the sweep."""
         returns = []
         for index, overrides in enumerate(job_overrides, start=initial_job_idx):
-            result = current.run(index, list(overrides), lambda words: self._compose(list(words)))
-            status = JobStatus.COMPLETED if result.status == "ok" else JobStatus.FAILED
-            value = result.objective if result.status == "ok" else RuntimeError(result.reason)
-            returned = JobReturn(overrides=list(overrides), status=status)
-            returned.return_value = value
+            row = _running[-1].run(index, list(overrides), self._compose)
+            returned = JobReturn(overrides=list(overrides), status=JobStatus.COMPLETED)
+            returned.return_value = row.objective
             returns.append(returned)
         return returns
 
-    def _compose(self, overrides: list[str]) -> DictConfig:
-        config = self._context.config_loader.load_sweep_config(self._config, overrides)
+    def _compose(self, overrides: Sequence[str]) -> DictConfig:
+        config = self._context.config_loader.load_sweep_config(self._config, list(overrides))
         OmegaConf.set_struct(config, False)
         return config
 
@@ -70,10 +77,7 @@ def register_launcher() -> None:
         sys.modules["hydra_plugins"] = hydra_plugins
     sys.modules[_PLUGIN_MODULE] = sys.modules[__name__]
     SweepLauncher.__module__ = _PLUGIN_MODULE
-    ConfigStore.instance().store(group="hydra/launcher", name="trainer4090", node=LauncherConfig, provider="trainer4090")
+    ConfigStore.instance().store(
+        group="hydra/launcher", name="trainer4090", node=LauncherConfig, provider="trainer4090"
+    )
     Plugins.instance().register(SweepLauncher)
-
-
-def results_of(folder: Path) -> list[sweep.JobResult]:
-    """Rows of the sweep in `folder`, which this process ran."""
-    return _sweeps[str(folder)].results if str(folder) in _sweeps else []

@@ -1,12 +1,13 @@
-"""Words of other tools, translated: people arrive with the spelling that they know."""
+"""Words of other tools, translated: people arrive with the spelling that they know.
+
+Only words that are wrong are looked up here, so a translation can never stand in the way of a user's own option.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from trainer4090.errors import Problem
 
-_KEYS = {
+KEYS = {
     "experiment": "recipe",
     "config": "recipe",
     "trainer.precision": "precision",
@@ -51,7 +52,7 @@ _KEYS = {
     "max_grad_norm": "train.clip_norm",
     "clip_grad": "train.clip_norm",
 }
-_VALUES = {
+OPTIONS = {
     ("precision", "16-mixed"): "amp",
     ("precision", "16"): "amp",
     ("precision", "fp16"): "amp",
@@ -76,26 +77,32 @@ _VALUES = {
     ("model", "gpt2"): "gpt2_124m",
     ("model", "lstm"): "char_lstm",
 }
-_NOTES = {
+NOTES = {
     "train.micro_batch": "samples a forward; train.batch_size / train.micro_batch is the accumulation",
     "memory": "memory=checkpoint recomputes activations",
     "kernels": "kernels=fused compiles",
+    "device": "device=cuda or device=cpu",
 }
+"""Our keys whose values mean something else than the other tool's."""
 
 
-def translate(override: str) -> Iterator[Problem]:
-    """A problem with our own word for an override whose key or value is another tool's."""
-    key, separator, value = override.partition("=")
-    key, value = key.lstrip("+~"), value.strip("'\"")
-    if not separator:
-        return
-    if key == "card" and value.isdigit():
-        yield Problem("card", f"{value!r} is a number", f"type cards={value}; card=NAME describes the hardware")
-    elif key in _KEYS:
-        ours = _KEYS[key]
-        note = f" ({_NOTES[ours]})" if ours in _NOTES else ""
-        yield Problem(key, "is another tool's word", f"type {ours}=...{note}")
-    for word in value.strip("[]").split(","):
-        ours = _VALUES.get((key, word.strip()))
-        if ours is not None:
-            yield Problem(key, f"{word.strip()!r} is another tool's word", f"type {key}={ours}")
+def translated_key(key: str, value: str, options: list[str]) -> Problem | None:
+    """The problem with our own word for another tool's `key`, or None. `options`: of our key, if it is a group."""
+    ours = KEYS.get(key)
+    if ours is None:
+        return None
+    if ours in NOTES:
+        remedy = f"type {ours}=... ({NOTES[ours]})"
+    elif options and OPTIONS.get((ours, value), value) not in options:
+        remedy = f"type {ours}=... (one of {', '.join(options)})"
+    else:
+        remedy = f"type {ours}={OPTIONS.get((ours, value), value)}"
+    return Problem(key, "is another tool's word", remedy)
+
+
+def translated_option(group: str, word: str) -> Problem | None:
+    """The problem with our own word for another tool's option of one of our groups, or None."""
+    if group == "card" and word.isdigit():
+        return Problem("card", f"{word!r} is a number", f"type cards={word}; card=NAME describes the hardware")
+    ours = OPTIONS.get((group, word))
+    return None if ours is None else Problem(group, f"{word!r} is another tool's word", f"type {group}={ours}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from trainer4090.records import Notice, Settings, Transform
 from trainer4090.registry import Registry
@@ -17,7 +17,7 @@ class Kernels:
     fused_optimizer: bool = False
     channels_last: bool = False
     transforms: tuple[Transform, ...] = ()
-    settings: Settings = Settings()
+    settings: Settings = field(default_factory=Settings)
     notices: tuple[Notice, ...] = ()
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import sysconfig
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Literal
 
 from trainer4090.errors import MachineError, Problem
@@ -32,12 +35,12 @@ def fused(config: Config, facts: Facts) -> Kernels:
         channels_last = False
         why = "the layout exists for images (batch, channels, height, width) only"
         notices = (Notice("kernels.fused.channels_last", "true", "false", why),)
-    transforms = []
+    transforms: list[Transform] = []
     if channels_last:
         transforms.append(Transform(Stage.REPLACE, "4-D weights in channels_last", weights_channels_last))
     if config.compile:
-        label = f"compile with {config.backend}"
-        transforms.append(Transform(Stage.COMPILE, label, lambda parts, site: compile_parts(parts, site, config.backend)))
+        compiled = partial(compile_parts, backend=config.backend)
+        transforms.append(Transform(Stage.COMPILE, f"compile with {config.backend}", compiled))
     return Kernels(
         compile_backend=config.backend if config.compile else None,
         fused_optimizer=config.optimizer,
@@ -53,7 +56,7 @@ def weights_channels_last(parts: Parts, site: Site) -> Parts:
     import torch
 
     for part in parts:
-        part.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        part.module.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
     return parts
 
 
@@ -61,7 +64,7 @@ def compile_parts(parts: Parts, site: Site, backend: str) -> Parts:
     """Compile in place, which keeps state-dict names; a model that names compile units has these compiled alone.
 
     Raises:
-        MachineError: Inductor needs a C++ compiler (on a GPU a C compiler) and there is none.
+        MachineError: the compiler that the backend calls is missing.
     """
     if backend == "inductor":
         require_compiler(site.device.type)
@@ -73,14 +76,20 @@ def compile_parts(parts: Parts, site: Site, backend: str) -> Parts:
 
 
 def require_compiler(device_type: str) -> None:
-    """Raise unless the compiler that Inductor (CPU) or Triton (CUDA) calls is installed.
+    """Raise unless there is the compiler that Inductor (C++, for the CPU) or Triton (C, for CUDA) calls.
 
     Raises:
-        MachineError: it is not; the message names the package.
+        MachineError: the compiler or the headers of Python are missing; the message names the package of Debian.
     """
-    variable, default, package = ("CXX", "g++", "g++") if device_type == "cpu" else ("CC", "gcc", "gcc")
-    command = os.environ.get(variable, default)
-    if shutil.which(command) is None:
-        given = f"torch.compile needs the compiler {command!r}, which is not installed"
-        remedy = f"install it (Debian: apt-get install {package}), or use kernels.fused.compile=false"
-        raise MachineError(Problem("kernels.fused", given, remedy))
+    variable, known = ("CXX", ("g++",)) if device_type == "cpu" else ("CC", ("gcc", "clang"))
+    candidates = (os.environ[variable],) if os.environ.get(variable) else known
+    if not any(map(shutil.which, candidates)):
+        raise _cannot_compile(f"the compiler {' or '.join(candidates)} is not installed", known[0])
+    headers = Path(sysconfig.get_path("include"))
+    if not (headers / "Python.h").is_file():
+        raise _cannot_compile(f"Python.h is not in {headers}", f"python{sysconfig.get_python_version()}-dev")
+
+
+def _cannot_compile(given: str, package: str) -> MachineError:
+    remedy = f"install it (Debian: apt-get install {package}), or use kernels.fused.compile=false"
+    return MachineError(Problem("kernels.fused", f"torch.compile cannot run, {given}", remedy))

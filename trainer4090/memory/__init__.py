@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from trainer4090.records import Notice, Settings, Transform
 from trainer4090.registry import Registry
@@ -13,9 +13,9 @@ class Memory:
     """Facts and effects of a memory option."""
 
     needs_blocks: bool = False
-    """The model must name its blocks."""
+    """The model must have blocks."""
     transforms: tuple[Transform, ...] = ()
-    settings: Settings = Settings()
+    settings: Settings = field(default_factory=Settings)
     notices: tuple[Notice, ...] = ()
 
 

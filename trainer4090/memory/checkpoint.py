@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, final
 
+from trainer4090.errors import ConfigError, Problem
 from trainer4090.memory import MEMORY, Memory
 from trainer4090.records import Facts, Part, Parts, Site, Stage, Transform
 from trainer4090.schema import PositiveInt
@@ -42,54 +43,63 @@ def checkpoint_blocks(part: Part, every: int) -> None:
 
     The first block of a segment runs all of it; the others pass their input on. Module structure, and with it every
     state-dict name, stays as it is.
+
+    Raises:
+        ConfigError: there are no blocks.
     """
+    if not part.blocks:
+        raise ConfigError(Problem("memory", "checkpoint on a model that names no blocks", "use memory=none"))
     blocks = [part.module.get_submodule(name) for name in part.blocks]
     for start in range(0, len(blocks), every):
-        _join_segment(blocks[start : start + every])
+        segment = _Segment(blocks[start : start + every])
+        for block in segment.blocks:
+            block.forward = partial(segment.enter, block)
 
 
-def _join_segment(blocks: Sequence[nn.Module]) -> None:
-    import torch
-    from torch.utils.checkpoint import checkpoint as recompute_in_backward
+@final
+class _Segment:
+    """Blocks whose activations are computed together and, in backward, computed again."""
 
-    forwards = [block.forward for block in blocks]
-    last_output: list[Any] = [None]
+    def __init__(self, blocks: Sequence[nn.Module]) -> None:
+        self.blocks = blocks
+        self._forwards = [block.forward for block in blocks]
+        self._output: torch.Tensor | None = None
+        """What the later blocks are expected to pass on, while they do so."""
 
-    def run(hidden: torch.Tensor) -> torch.Tensor:
-        for forward in forwards:
+    def enter(self, block: nn.Module, hidden: torch.Tensor) -> torch.Tensor:
+        """The segment's output: computed when its first block is called, passed on by the others.
+
+        Raises:
+            RuntimeError: the model does something between two blocks, which would get lost.
+        """
+        if block is self.blocks[0]:
+            output = self._checkpointed(hidden)
+        elif hidden is self._output:
+            output = hidden
+        else:
+            raise RuntimeError("blocks are no chain: the model does something between two blocks of one segment")
+        # A reference that outlived the last block would hold the activation through backward.
+        self._output = None if block is self.blocks[-1] else output
+        return output
+
+    def _checkpointed(self, hidden: torch.Tensor) -> torch.Tensor:
+        import torch
+        from torch.utils.checkpoint import checkpoint as recompute_in_backward
+
+        if not torch.is_grad_enabled():
+            return self._run(hidden)
+        if torch.compiler.is_compiling():
+            # The compiler functionalises buffer updates, so recomputing leaves them alone; a context would crash it.
+            return recompute_in_backward(self._run, hidden, use_reentrant=False)
+        return recompute_in_backward(self._run, hidden, use_reentrant=False, context_fn=self._contexts)
+
+    def _run(self, hidden: torch.Tensor) -> torch.Tensor:
+        for forward in self._forwards:
             hidden = forward(hidden)
         return hidden
 
-    def segment(hidden: torch.Tensor) -> torch.Tensor:
-        if not torch.is_grad_enabled():
-            output = run(hidden)
-        elif torch.compiler.is_compiling():
-            # The compiler functionalises buffer updates, so recomputing leaves them alone; a context would crash it.
-            output = recompute_in_backward(run, hidden, use_reentrant=False)
-        else:
-            contexts = _recompute_contexts(blocks)
-            output = recompute_in_backward(run, hidden, use_reentrant=False, context_fn=contexts)
-        if len(blocks) > 1 and not torch.compiler.is_compiling():
-            last_output[0] = output
-        return output
-
-    def pass_on(hidden: torch.Tensor, last: bool) -> torch.Tensor:
-        if not torch.compiler.is_compiling():
-            if hidden is not last_output[0]:
-                raise RuntimeError("blocks are no chain: the model does something between two blocks of one segment")
-            if last:
-                last_output[0] = None  # a reference kept here would hold the activation through backward
-        return hidden
-
-    blocks[0].forward = segment
-    for block in blocks[1:]:
-        block.forward = partial(pass_on, last=block is blocks[-1])
-
-
-def _recompute_contexts(
-    blocks: Sequence[nn.Module],
-) -> Callable[[], tuple[AbstractContextManager[Any], AbstractContextManager[Any]]]:
-    return lambda: (nullcontext(), cloned_buffers(blocks))
+    def _contexts(self) -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
+        return nullcontext(), cloned_buffers(self.blocks)
 
 
 @contextmanager

@@ -20,6 +20,8 @@ from trainer4090.schema import Auto, PositiveInt, suggestion
 
 # Families are torchvision's files; one that is in no set has BatchNorm, random ops and gains from channels_last.
 WITHOUT_BATCH_NORM = {"alexnet", "convnext", "squeezenet", "swin_transformer", "vision_transformer"}
+WITHOUT_BLOCKS = {"alexnet", "vgg"}
+"""Nothing but lone layers (see `find_chain`)."""
 WITHOUT_RANDOM_OPS = {"densenet", "regnet", "resnet", "shufflenetv2", "vision_transformer"}
 """Neither dropout nor stochastic depth at torchvision's defaults."""
 WITHOUT_CHANNELS_LAST = {"maxvit", "swin_transformer", "vision_transformer"}
@@ -67,6 +69,7 @@ def traits(config: Config) -> ModelTraits:
         batch_norm=family not in WITHOUT_BATCH_NORM and not plain_vgg,
         dropout=family not in WITHOUT_RANDOM_OPS,
         channels_last=family not in WITHOUT_CHANNELS_LAST,
+        blocks=family not in WITHOUT_BLOCKS,
         num_outputs=explicit(config.num_classes),
         item_problem=partial(_item_problem, config.arch),
     )

@@ -21,7 +21,10 @@ class Optimizer:
     weight_decay: float
     """For matrices only: norms, biases and other 1-D parameters get none."""
     build: Callable[[list[dict[str, Any]], bool], torch.optim.Optimizer]
-    """(parameter groups, each with its `lr`; fused) -> optimizer. Fused ones skip an update on the device when `found_inf` is set."""
+    """(parameter groups, each with its `lr`; fused) -> optimizer.
+
+    Fused ones skip an update on the device when their attribute `found_inf` holds 1.
+    """
 
 
 OPTIMIZERS: Registry[Optimizer] = Registry("optimizer", __name__)

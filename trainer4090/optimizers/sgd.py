@@ -37,8 +37,8 @@ def sgd(config: Config) -> Optimizer:
             fused=fused or None,
         )
         if fused and config.momentum > 0:
-            # The fused kernel leaves a momentum buffer that it creates uninitialised when it skips the first update
-            # (torch 2.14.1); from zeros the first update gives the gradient, as an absent buffer does.
+            # A fused kernel that skips the first update leaves the momentum buffer it was to fill uninitialised
+            # (torch 2.11 to 2.14); from zeros the first update gives the gradient, as from an absent buffer.
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
                     optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)

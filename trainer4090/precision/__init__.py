@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from trainer4090.card import Dtype
 from trainer4090.records import ForwardContext, Notice, Settings
@@ -29,7 +29,7 @@ class Precision:
     loss_scale: LossScale | None = None
     context: ForwardContext = lambda device: nullcontext()
     """Around forward only: backward follows the dtypes that forward chose."""
-    settings: Settings = Settings()
+    settings: Settings = field(default_factory=Settings)
     notices: tuple[Notice, ...] = ()
 
 

@@ -21,7 +21,10 @@ class Schedule:
     """A learning-rate schedule."""
 
     factor: Callable[[int, Horizon], float]
-    """(index of the applied update from 0, horizon) -> factor of the peak rate; total - 1 gives the end value."""
+    """(index of the applied update from 0, horizon) -> factor of the peak rate.
+
+    `total - 1` gives the end value and nothing before it does; the only update of a run of one gets the peak rate.
+    """
     needs_total: bool
     """The curve depends on the total, so a resumed run may not change it."""
 

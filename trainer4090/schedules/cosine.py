@@ -22,7 +22,7 @@ def cosine(config: Config) -> Schedule:
     """Warm up linearly, then decay along half a cosine to the final factor, reached at the last update."""
 
     def factor(update: int, horizon: Horizon) -> float:
-        warmup = round(config.warmup_fraction * horizon.total)
+        warmup = min(round(config.warmup_fraction * horizon.total), horizon.total - 1)
         if update < warmup:
             return (update + 1) / warmup
         peak = max(warmup - 1, 0)

@@ -27,7 +27,8 @@ def onecycle(config: Config) -> Schedule:
         peak = max(config.warmup_fraction * horizon.total - 1, 0.0)
         if update <= peak and peak > 0:
             return _between(start, 1.0, update / peak)
-        return _between(1.0, final, (update - peak) / max(horizon.total - 1 - peak, 1))
+        fall = horizon.total - 1 - peak
+        return _between(1.0, final, (update - peak) / fall if fall else 0.0)
 
     return Schedule(factor, needs_total=True)
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
 from omegaconf import OmegaConf
+from omegaconf._utils import get_yaml_loader
 
-from trainer4090 import checkpoint_file, parse, run_folder, worker
-from trainer4090.errors import ConfigError, Problem
+from trainer4090 import checkpoint_file, parse, process, run_folder, session, worker
 from trainer4090.disk import write_json
-from trainer4090.schema import suggestion
+from trainer4090.errors import ConfigError, Problem
+from trainer4090.schema import NUM_NEAREST, suggestion
 from trainer4090.spec import RunSpec, flatten, to_tree
 
 
@@ -21,6 +24,9 @@ def run(words: Sequence[str]) -> int:
     Raises:
         TrainerError: there is no such run or file.
     """
+    words_alone = [word for word in words if "=" not in word]
+    if words_alone:
+        raise ConfigError(*(Problem(word, "no override", f"type key=value: {word}=...") for word in words_alone))
     options = {"run": "latest", "checkpoint": "best"}
     changes = []
     for word in words:
@@ -29,7 +35,7 @@ def run(words: Sequence[str]) -> int:
             options[key] = value
         else:
             changes.append(word)
-    folder = run_folder.find(options["run"])
+    folder = _run_folder(options["run"])
     spec = changed(parse.load(folder / "spec.yaml"), changes)
     file = checkpoint_file.named(folder, options["checkpoint"], print)
     record = evaluated(spec, file)
@@ -39,32 +45,61 @@ def run(words: Sequence[str]) -> int:
     return 0
 
 
+def _run_folder(word: str) -> Path:
+    """The run's folder.
+
+    Raises:
+        ConfigError: there is none, or a sweep whose jobs are runs.
+    """
+    folder = run_folder.OUTPUTS / "latest" if word == "latest" else Path(word)
+    if not (folder / "sweep.jsonl").is_file():
+        return run_folder.find(word)
+    jobs = sorted((path.parent for path in folder.resolve().glob("*/spec.yaml")), key=lambda path: int(path.name))
+    listing = " or ".join(f"run={os.path.relpath(job)}" for job in jobs[:NUM_NEAREST])
+    rest = f" (or another of its {len(jobs)} jobs)" if len(jobs) > NUM_NEAREST else ""
+    raise ConfigError(Problem("run", f"{folder} is a sweep, not a run", f"name one of its jobs: {listing}{rest}"))
+
+
 def changed(spec: RunSpec, changes: Sequence[str]) -> RunSpec:
     """The saved spec with single values replaced; options cannot be exchanged in a trained model.
 
     Raises:
         ConfigError: a key is unknown or a value not allowed.
     """
-    tree = OmegaConf.create(to_tree(spec))
-    known = flatten(to_tree(spec))
+    tree = to_tree(spec)
+    known = flatten(tree)
     problems = []
+    values = {}
     for change in changes:
-        key, separator, _ = change.partition("=")
-        if not separator or key not in known:
-            problems.append(Problem(key, "unknown key", suggestion(key, known, "keys of this run")))
+        key, _, value = change.partition("=")
+        if key not in known:
+            problems.append(Problem(key, "unknown key", suggestion(key, known, "keys of this run", "its spec.yaml")))
+        else:
+            values[key] = _value(key, value, problems)
     if problems:
         raise ConfigError(*problems)
-    merged: Any = OmegaConf.to_container(OmegaConf.merge(tree, OmegaConf.from_dotlist(list(changes))))
-    return parse.parse(merged)
+    merged = OmegaConf.create(tree)
+    for key, value in values.items():
+        OmegaConf.update(merged, key, value, merge=False)
+    changed_tree: Any = OmegaConf.to_container(merged, resolve=False)
+    return parse.parse(changed_tree)
+
+
+def _value(key: str, text: str, problems: list[Problem]) -> Any:
+    try:
+        return yaml.load(text, Loader=get_yaml_loader())
+    except yaml.YAMLError:
+        problems.append(Problem(key, f"cannot read {text!r}", "give a number, a word or a [list]"))
+        return None
 
 
 def evaluated(spec: RunSpec, file: Path) -> dict[str, Any]:
     """The evaluation of `file`: its path, update, and values."""
     ready = worker.prepare(spec)
-    worker.apply_settings(ready.plan.settings, spec.train.deterministic)
+    process.apply_settings(ready.plan.settings, spec.train.deterministic)
     from trainer4090 import loop
     from trainer4090.build import build
 
-    built = build(ready.plan, worker.torch_device(ready.device), print)
-    progress = worker.restored(built, checkpoint_file.load(file), file)
+    built = build(ready.plan, process.torch_device(ready.device), print)
+    progress = session.restored(built, checkpoint_file.load(file), file)
     return {"checkpoint": str(file), "step": progress.step, "eval": loop.evaluate(built)}

@@ -18,15 +18,17 @@ def run(words: Sequence[str]) -> int:
         ConfigError: there is no such group.
     """
     known = paths.groups()
-    unknown = [word for word in words if word not in known]
+    unknown = [
+        Problem("list", f"no group {word!r}", suggestion(word, known, "groups")) for word in words if word not in known
+    ]
     if unknown:
-        raise ConfigError(*(Problem("list", f"no group {word!r}", suggestion(word, known, "groups")) for word in unknown))
-    for group in words or known:
-        if words:
-            print(f"{group}:")
-            print("\n".join(f"  {name:<18} {help_of(group, name, path)}" for name, path in paths.options(group).items()))
-        else:
-            print(f"{group:<12} {' '.join(paths.options(group))}")
+        raise ConfigError(*unknown)
+    for group in words:
+        print(f"{group}:")
+        for name, path in paths.options(group).items():
+            print(f"  {name:<18} {help_of(group, name, path)}")
+    if not words:
+        print("\n".join(f"{group:<12} {' '.join(paths.options(group))}" for group in known))
     return 0
 
 

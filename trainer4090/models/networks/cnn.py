@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import torch
 from torch import nn
-from torch.nn import functional as F
+from torch.nn import functional
 
 
 class ConvBlock(nn.Module):
@@ -24,7 +24,7 @@ class ConvBlock(nn.Module):
         """Feature maps (batch, num_outputs, ceil(height / 2), ceil(width / 2)) of `images` (batch, num_inputs, ...)."""
         activations = self.norm(self.convolution(images)).relu()
         # Rounding up keeps a 1x1 map, so that no image is too small.
-        return self.dropout(F.max_pool2d(activations, kernel_size=2, ceil_mode=True))
+        return self.dropout(functional.max_pool2d(activations, kernel_size=2, ceil_mode=True))
 
 
 class CNN(nn.Module):
@@ -38,4 +38,4 @@ class CNN(nn.Module):
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Logits (batch, num_classes) of `images` (batch, channels, height, width), floating point, any size."""
-        return self.head(F.adaptive_avg_pool2d(self.blocks(images), 1).flatten(1))
+        return self.head(functional.adaptive_avg_pool2d(self.blocks(images), 1).flatten(1))

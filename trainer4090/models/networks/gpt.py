@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
-from torch.nn import functional as F
+from torch.nn import functional
 
 INITIAL_STD = 0.02
 
@@ -47,7 +47,7 @@ class Attention(nn.Module):
         heads = self.query_key_value(hidden).unflatten(-1, (3, self.num_heads, -1))
         query, key, value = heads.permute(2, 0, 3, 1, 4).unbind()  # each (batch, heads, length, width / heads)
         dropout = self.dropout if self.training else 0.0
-        mixed = F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)
+        mixed = functional.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)
         return self.projection(mixed.transpose(1, 2).flatten(2))
 
 
@@ -62,7 +62,7 @@ class FeedForward(nn.Module):
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """Transformed positions of `hidden`, both (batch, length, width)."""
-        return self.projection(F.gelu(self.expansion(hidden), approximate="tanh"))
+        return self.projection(functional.gelu(self.expansion(hidden), approximate="tanh"))
 
 
 class Block(nn.Module):

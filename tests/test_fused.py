@@ -1,0 +1,178 @@
+"""`kernels=fused` is the same training as `kernels=eager` at the same precision, compiled once."""
+
+from __future__ import annotations
+
+import sysconfig
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import TINY_MODELS, run_of, train_updates
+from equal_runs import AOT, assert_near, state_of, tiny
+from torch._dynamo.utils import counters
+
+from trainer4090.build import Run, prepared
+from trainer4090.errors import MachineError
+from trainer4090.kernels.fused import require_compiler
+from trainer4090.loop import evaluate
+
+TOLERANCE = {"fp32": 1e-5, "bf16": 2.0**-7, "amp": 2.0**-10}
+"""Of losses and parameters after three updates: the dtype's distance between neighbours, for fp32 a hundred of them."""
+GENTLE = ("schedule=constant", "optimizer.lr=0.01", "train.clip_norm=1")
+
+
+@pytest.fixture(autouse=True)
+def _fresh_compiler() -> None:
+    torch._dynamo.reset()
+    counters.clear()
+
+
+def without_dropout(name: str, *words: str) -> tuple[str, ...]:
+    """Compiled dropout draws the same mask in the same place with `aot_eager` only."""
+    return tiny(name, *GENTLE, *words, *([] if name == "resnet" else ["model.dropout=0"]))
+
+
+def assert_equal_training(model: str, precision: str, *kernels: str) -> None:
+    words = without_dropout(model, f"precision={precision}")
+    eager, fused = run_of(*words), run_of(*words, *kernels)
+    losses, fused_losses = train_updates(eager, 3), train_updates(fused, 3)
+    assert counters["stats"]["unique_graphs"] >= 1
+    assert fused_losses == pytest.approx(losses, rel=TOLERANCE[precision])
+    assert_near(state_of(eager), state_of(fused), TOLERANCE[precision])
+
+
+@pytest.mark.parametrize("precision", TOLERANCE)
+@pytest.mark.parametrize("model", ["mlp", "cnn", "gpt", "char_lstm"])
+def test_equals_eager(model: str, precision: str) -> None:
+    assert_equal_training(model, precision, *AOT)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("precision", TOLERANCE)
+def test_equals_eager_on_resnet(precision: str) -> None:
+    assert_equal_training("resnet", precision, *AOT)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("model", TINY_MODELS)
+def test_equals_eager_with_generated_code(model: str) -> None:
+    assert_equal_training(model, "fp32", "kernels=fused")
+
+
+RAGGED = {"mlp": ("data.limit=27",), "cnn": ("data.limit=27",), "resnet": ("data.num_train=27",),
+          "gpt": ("data.path=text.txt",), "char_lstm": ("data.path=text.txt",)}  # fmt: skip
+"""Epochs of 8, 8, 8 and 3 samples, or another tail."""
+SLOW = pytest.param("resnet", marks=pytest.mark.full)
+
+
+@pytest.mark.parametrize("memory", ["none", "checkpoint"])
+@pytest.mark.parametrize("model", ["mlp", "cnn", SLOW, "gpt", "char_lstm"])
+def test_compiles_twice_at_most_for_training(model: str, memory: str, tmp_path: Path) -> None:  # case B21
+    (tmp_path / "text.txt").write_text("abcdefgh" * 68)
+    run = run_of(*tiny(model, f"memory={memory}", *AOT, *RAGGED[model]))
+    assert run.plan.evidence.data.num_train % 8 != 0
+    per_epoch = run.plan.horizon.per_epoch
+    train_updates(run, per_epoch)
+    training_graphs = counters["stats"]["unique_graphs"]
+    evaluate(run)
+    all_graphs = counters["stats"]["unique_graphs"]
+    for _ in range(2):
+        train_updates(run, per_epoch)
+        evaluate(run)
+    assert counters["stats"]["unique_graphs"] == all_graphs
+    assert 1 <= training_graphs <= 2 * len(compile_units(run))
+
+
+def compile_units(run: Run) -> list[Any]:
+    return [module for module in run.executor.forward.module.modules() if module._compiled_call_impl is not None]
+
+
+CHANNELS_LAST = ("kernels=fused", "kernels.fused.compile=false")
+
+
+def in_channels_last(tensor: torch.Tensor) -> bool:
+    return tensor.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_channels_last_is_for_tensors_of_four_dimensions() -> None:  # case B24
+    module = run_of(*tiny("cnn", *CHANNELS_LAST)).executor.forward.module
+    weights = [parameter for parameter in module.parameters() if parameter.ndim == 4]
+    assert weights and all(map(in_channels_last, weights))
+    shapes = [(2, 3, 4, 4), (2, 3, 4), (2, 3, 4, 4, 4), (2, 3)]
+    inputs = prepared([torch.zeros(shape) for shape in shapes], lambda inputs: inputs, torch.float32, True)
+    assert in_channels_last(inputs[0]) and all(tensor.is_contiguous() for tensor in inputs[1:])
+
+
+def test_channels_last_weights_load_into_a_contiguous_model() -> None:
+    words = without_dropout("cnn")
+    fused, plain = run_of(*words, *CHANNELS_LAST), run_of(*words)
+    train_updates(fused, 2)
+    plain.executor.load_state_dict(deepcopy(fused.executor.state_dict()))  # as from a file: no shared memory
+    weights = [parameter for parameter in plain.executor.forward.module.parameters() if parameter.ndim == 4]
+    assert all(weight.is_contiguous() for weight in weights)
+    assert_near(state_of(fused), state_of(plain), 0.0)
+    assert train_updates(plain, 3) == pytest.approx(train_updates(fused, 3), rel=1e-5)
+
+
+def test_channels_last_for_tokens_is_refused_with_a_notice() -> None:
+    run = run_of(*tiny("gpt", "kernels=fused", "kernels.fused.compile=false", "kernels.fused.channels_last=true"))
+    assert "kernels.fused.channels_last: asked true, got false" in run.plan.describe()
+    assert not run.plan.kernels.channels_last
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+@pytest.mark.parametrize("model", ["mlp", "gpt"])
+def test_fused_optimizers_equal_the_default_ones(model: str, optimizer: str) -> None:
+    words = tiny(model, f"optimizer={optimizer}", "optimizer.lr=0.01")
+    default, fused = run_of(*words), run_of(*words, "kernels=fused", "kernels.fused.compile=false")
+    assert not default.plan.fused_optimizer and fused.plan.fused_optimizer
+    assert train_updates(fused, 5) == pytest.approx(train_updates(default, 5), rel=1e-5)
+    assert_near(state_of(default), state_of(fused), 1e-5)
+
+
+COMPILERS = {  # device, environment, programs that are installed, what the message says (None: it is fine)
+    "cpu": ("cpu", {}, {"g++"}, None),
+    "cpu_none": ("cpu", {}, {"gcc"}, "apt-get install g++"),
+    "cpu_variable": ("cpu", {"CXX": "other"}, {"other"}, None),
+    "cpu_variable_wrong": ("cpu", {"CXX": "other"}, {"g++"}, "the compiler other is not installed"),
+    "cuda": ("cuda", {}, {"gcc"}, None),
+    "cuda_clang": ("cuda", {}, {"clang"}, None),
+    "cuda_none": ("cuda", {}, {"g++"}, "apt-get install gcc"),
+}
+
+
+@pytest.mark.parametrize(("device", "environment", "programs", "text"), COMPILERS.values(), ids=COMPILERS)
+def test_a_missing_compiler_is_an_error_of_the_machine(
+    device: str, environment: dict[str, str], programs: set[str], text: str | None,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    for program in programs:
+        (tmp_path / program).write_text("#!/bin/sh\n")
+        (tmp_path / program).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for variable in ("CC", "CXX"):
+        monkeypatch.delenv(variable, raising=False)
+    for variable, value in environment.items():
+        monkeypatch.setenv(variable, value)
+    if text is None:
+        require_compiler(device)
+        return
+    with pytest.raises(MachineError) as error:
+        require_compiler(device)
+    assert error.value.exit_code == 4 and text in str(error.value)
+
+
+def test_missing_headers_of_python_are_an_error_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
+    with pytest.raises(MachineError, match=r"apt-get install python3\.\d+-dev"):
+        require_compiler("cpu")
+
+
+def test_no_compiler_no_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    with pytest.raises(MachineError, match=r"kernels\.fused"):
+        run_of(*tiny("mlp", "kernels=fused"))
+    run_of(*tiny("mlp", *AOT))
