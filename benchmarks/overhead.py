@@ -22,7 +22,7 @@ from torch.nn import functional
 from trainer4090 import loop, plan, rules
 from trainer4090.build import Run, build
 from trainer4090.card import CPU
-from trainer4090.compose import compose
+from trainer4090.composition import compose
 from trainer4090.log_point import LogPoints
 from trainer4090.parse import parse
 from trainer4090.records import Batch

@@ -14,7 +14,7 @@ import torch
 from trainer4090 import plan, rules
 from trainer4090.build import Run, build
 from trainer4090.card import CPU, Card
-from trainer4090.compose import compose
+from trainer4090.composition import compose
 from trainer4090.data.pipeline.loader import Position, training_batches
 from trainer4090.parse import parse
 from trainer4090.plan import Plan

@@ -95,7 +95,7 @@ def start(folder: Path, words: Sequence[str], prepare: Callable[[], None] | None
     It is forked from a process that has imported torch, which spares a second and a half each.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["trainer4090.loop", "trainer4090.build", "trainer4090.compose"])
+    context.set_forkserver_preload(["trainer4090.loop", "trainer4090.build", "trainer4090.composition"])
     process = context.Process(target=_child, args=(folder, tuple(words), prepare))
     with patch.dict(os.environ, PYTHONPATH=str(REPOSITORY)):
         process.start()

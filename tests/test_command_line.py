@@ -14,13 +14,13 @@ import pytest
 from conftest import REPOSITORY
 from malformed import FILES, LINES, File, Line
 
-from trainer4090 import overrides, paths
+from trainer4090 import paths
 from trainer4090.__main__ import main
-from trainer4090.compose import compose
+from trainer4090.composition import compose, overrides
+from trainer4090.composition.vocabulary import KEYS, NOTES, OPTIONS
 from trainer4090.parse import REGISTRIES
 from trainer4090.schema import field_types
 from trainer4090.spec import LIST_AXES, flatten
-from trainer4090.vocabulary import KEYS, NOTES, OPTIONS
 
 FORM = re.compile(r"trainer4090: error: [^;]+: [^;]*; .+")
 LONGEST = 400

@@ -12,7 +12,7 @@ import pytest
 from conftest import REPOSITORY
 
 from trainer4090 import paths
-from trainer4090.compose import compose
+from trainer4090.composition import compose
 from trainer4090.parse import parse
 from trainer4090.verbs import VERBS
 

@@ -34,31 +34,33 @@ def without_dropout(name: str, *words: str) -> tuple[str, ...]:
     return tiny(name, *GENTLE, *words, *([] if name == "resnet" else ["model.dropout=0"]))
 
 
-def assert_equal_training(model: str, precision: str, *kernels: str) -> None:
-    words = without_dropout(model, f"precision={precision}")
-    eager, fused = run_of(*words), run_of(*words, *kernels)
+def assert_equal_training(
+    words: tuple[str, ...], kernels: tuple[str, ...], tolerance: float, dtype: torch.dtype = torch.float32
+) -> None:
+    eager, fused = run_of(*words, dtype=dtype), run_of(*words, *kernels, dtype=dtype)
     losses, fused_losses = train_updates(eager, 3), train_updates(fused, 3)
     assert counters["stats"]["unique_graphs"] >= 1
-    assert fused_losses == pytest.approx(losses, rel=TOLERANCE[precision])
-    assert_near(state_of(eager), state_of(fused), TOLERANCE[precision])
+    assert fused_losses == pytest.approx(losses, rel=tolerance)
+    assert_near(state_of(eager), state_of(fused), tolerance)
 
 
 @pytest.mark.parametrize("precision", TOLERANCE)
 @pytest.mark.parametrize("model", ["mlp", "cnn", "gpt", "char_lstm"])
 def test_equals_eager(model: str, precision: str) -> None:
-    assert_equal_training(model, precision, *AOT)
+    assert_equal_training(without_dropout(model, f"precision={precision}"), AOT, TOLERANCE[precision])
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("precision", TOLERANCE)
-def test_equals_eager_on_resnet(precision: str) -> None:
-    assert_equal_training("resnet", precision, *AOT)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("model", TINY_MODELS)
+@pytest.mark.parametrize("model", ["mlp", "cnn", "gpt", "char_lstm"])
 def test_equals_eager_with_generated_code(model: str) -> None:
-    assert_equal_training(model, "fp32", "kernels=fused")
+    assert_equal_training(without_dropout(model), ("kernels=fused",), TOLERANCE["fp32"])
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kernels", [AOT, ("kernels=fused",)], ids=["aot_eager", "inductor"])
+def test_equals_eager_on_resnet(kernels: tuple[str, ...]) -> None:
+    """In fp64: BatchNorm over eight single pixels makes a rounding error a thousand times larger in three updates."""
+    assert_equal_training(without_dropout("resnet"), kernels, 1e-9, torch.float64)
 
 
 RAGGED = {"mlp": ("data.limit=27",), "cnn": ("data.limit=27",), "resnet": ("data.num_train=27",),

@@ -15,7 +15,7 @@ from torch._dynamo.utils import counters
 
 from trainer4090 import plan, rules
 from trainer4090.card import CPU, load
-from trainer4090.compose import compose
+from trainer4090.composition import compose
 from trainer4090.errors import ConfigError
 from trainer4090.kernels import KERNELS
 from trainer4090.memory import MEMORY
@@ -139,7 +139,7 @@ def test_there_are_at_most_four_kinds_of_refusal() -> None:
 def test_planning_imports_no_torch() -> None:
     code = (
         "import sys; from trainer4090 import plan, rules; from trainer4090.card import CPU\n"
-        "from trainer4090.compose import compose; from trainer4090.parse import parse\n"
+        "from trainer4090.composition import compose; from trainer4090.parse import parse\n"
         "spec = parse(compose(sys.argv[1:]).tree); rules.check(plan.make(spec, CPU, plan.gather(spec)))\n"
         "sys.exit(sorted({'torch', 'torchvision'} & set(sys.modules)) or 0)"
     )
@@ -187,10 +187,8 @@ def test_the_fast_subset_is_small_and_holds_every_option() -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("memory", AXES["memory"])
-@pytest.mark.parametrize("precision", ["fp32", "amp"])
-@pytest.mark.parametrize("model", ["mlp", "cnn", "gpt", "char_lstm"])
-def test_generated_code_trains(model: str, precision: str, memory: str) -> None:
+@pytest.mark.parametrize("model", ["cnn", "gpt"])
+def test_everything_at_once_trains_with_generated_code(model: str) -> None:
     torch._dynamo.reset()
-    losses = train_updates(run_of(*tiny(model, "kernels=fused", f"memory={memory}", f"precision={precision}")), 2)
+    losses = train_updates(run_of(*tiny(model, "kernels=fused", "memory=checkpoint", "precision=amp")), 2)
     assert all(loss == loss and loss < 20 for loss in losses)

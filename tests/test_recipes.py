@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 
 from trainer4090 import paths
 from trainer4090.__main__ import main
-from trainer4090.compose import compose
+from trainer4090.composition import compose
 from trainer4090.parse import parse
 from trainer4090.spec import flatten
 

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from trainer4090 import card as cards
 from trainer4090 import paths
 from trainer4090.card import CPU
-from trainer4090.compose import compose
+from trainer4090.composition import compose
 from trainer4090.parse import REGISTRIES
 from trainer4090.schema import field_types
 from trainer4090.spec import LIST_AXES

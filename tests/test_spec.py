@@ -11,8 +11,8 @@ import pytest
 from conftest import REPOSITORY
 from test_shipped import IN_REGISTRIES, RECIPES
 
-from trainer4090 import overrides, parse, paths
-from trainer4090.compose import compose
+from trainer4090 import parse, paths
+from trainer4090.composition import compose, overrides
 from trainer4090.spec import RunSpec, dump
 
 CARDS = [f"card={name}" for name in paths.options("card")]

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from conftest import REPOSITORY
 
-from trainer4090 import checkpoint_file, sweep
+from trainer4090 import checkpoint_file, sweeps
 from trainer4090.__main__ import main
 
 TINY = ("train.steps=3", "train.epochs=null", "model=mlp", "model.hidden=[8]", "device=cpu", "run.dir=sweep")
@@ -70,7 +70,7 @@ def fake_jobs(monkeypatch: pytest.MonkeyPatch, *scripts: str) -> None:
         code = f"{prelude}os.chdir({str(folder)!r})\n{scripts[int(folder.name)]}"
         return [sys.executable, "-c", code]
 
-    monkeypatch.setattr(sweep, "command", command)
+    monkeypatch.setattr(sweeps, "command", command)
 
 
 def test_no_end_of_a_job_ends_the_others(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -158,7 +158,7 @@ def test_folders_have_names_of_their_own(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_planning_jobs_start_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweep, "command", lambda folder: ["false"])
+    monkeypatch.setattr(sweeps, "command", lambda folder: ["false"])
     words = [word for word in TINY if not word.startswith("device")]
     assert main(["plan", "-m", "card=rtx4090,cpu", *words]) == 0
     assert statuses() == ["ok", "ok"]

@@ -64,7 +64,7 @@ def dispatch(words: list[str]) -> int:
         return VERBS[line.verb].run(line.words)
     overrides = [*line.words, "task=plan"] if line.verb == "plan" else line.words
     if line.multirun:
-        from trainer4090.multirun import multirun
+        from trainer4090.sweeps.multirun import multirun
 
         return multirun(overrides)
     if line.show:
@@ -135,7 +135,7 @@ def _clashes(verb: str, flags: Sequence[str]) -> Iterator[Problem]:
 
 def _show(words: Sequence[str]) -> int:
     """Print the composed configuration, checked like a run's."""
-    from trainer4090.compose import compose
+    from trainer4090.composition import compose
     from trainer4090.parse import parse
     from trainer4090.spec import dump
 

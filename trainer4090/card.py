@@ -142,5 +142,3 @@ CPU = Card(
     peer_access=False,
     source="no rates known",
 )
-
-

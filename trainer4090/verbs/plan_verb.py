@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainer4090 import worker
-from trainer4090.compose import compose
+from trainer4090.composition import compose
 from trainer4090.parse import parse
 
 

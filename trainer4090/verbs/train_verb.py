@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer4090 import checkpoint_file, resume, run_folder, worker
-from trainer4090.compose import compose
+from trainer4090.composition import compose
 from trainer4090.disk import write_json, write_text
 from trainer4090.parse import parse
 from trainer4090.plan import Plan

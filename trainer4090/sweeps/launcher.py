@@ -19,7 +19,7 @@ from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 
-from trainer4090.sweep import Sweep
+from trainer4090.sweeps import Sweep
 
 _PLUGIN_MODULE = "hydra_plugins.trainer4090"
 _running: list[Sweep] = []

@@ -10,14 +10,15 @@ from types import FrameType
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.types import Override
 
-from trainer4090 import overrides, paths, run_folder, sweep
-from trainer4090.compose import compose
-from trainer4090.diagnosis import word_of
+from trainer4090 import paths, run_folder
+from trainer4090.composition import compose, overrides
+from trainer4090.composition.diagnosis import word_of
+from trainer4090.composition.hydra_compose import sweep_with
 from trainer4090.errors import ConfigError, Problem, TrainerError
-from trainer4090.hydra_compose import sweep_with
 from trainer4090.parse import parse
 from trainer4090.spec import RunSpec
-from trainer4090.sweep_launcher import launching
+from trainer4090.sweeps import Sweep, plan_of
+from trainer4090.sweeps.launcher import launching
 
 _ENOUGH = 5
 """Problems after which no more jobs are read, and jobs read for more problems: a hundred take half a minute."""
@@ -38,7 +39,7 @@ def multirun(words: Sequence[str]) -> int:
     folder = run_folder.fresh(specs[0].run, "sweep-")
     run_folder.claim(folder)
     run_folder.point_latest(folder)
-    current = sweep.Sweep(folder.resolve())
+    current = Sweep(folder.resolve())
     with launching(current), _signals(current.interrupt):
         sweep_with([*_deferred(swept), overrides.text_override("hydra.sweep.dir", str(folder.resolve()))])
     failed = sum(row.status != "ok" for row in current.rows)
@@ -106,7 +107,7 @@ def _refuse_if_hopeless(specs: Sequence[RunSpec]) -> None:
     errors: list[TrainerError] = []
     for spec in specs:
         try:
-            sweep.plan_of(spec)
+            plan_of(spec)
             return
         except TrainerError as error:
             errors.append(error)

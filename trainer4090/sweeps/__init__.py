@@ -13,13 +13,13 @@ from typing import Any, final
 
 from omegaconf import DictConfig
 
-from trainer4090 import overrides, parse, run_folder, worker
-from trainer4090.compose import settle
+from trainer4090 import parse, run_folder, worker
+from trainer4090.composition import overrides, settle
 from trainer4090.disk import write_json, write_text
 from trainer4090.errors import TrainerError, exit_code_of, lines_of
 from trainer4090.plan import Plan
 from trainer4090.spec import RunSpec, dump
-from trainer4090.sweep_table import JobResult, as_jsonl, as_markdown
+from trainer4090.sweeps.table import JobResult, as_jsonl, as_markdown
 
 Compose = Callable[[Sequence[str]], DictConfig]
 

@@ -11,7 +11,8 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from trainer4090 import paths, recipe_file
+from trainer4090 import paths
+from trainer4090.composition import recipe_file
 from trainer4090.errors import ConfigError, Problem
 
 

@@ -12,11 +12,11 @@ from hydra.core.override_parser.types import Override, Quote, QuotedString
 from hydra.errors import HydraException
 
 from trainer4090 import paths
+from trainer4090.composition.references import ONLY_KEYS, runs_code
+from trainer4090.composition.vocabulary import translated_option
 from trainer4090.errors import Problem
-from trainer4090.references import ONLY_KEYS, runs_code
 from trainer4090.schema import shown, suggestion
 from trainer4090.spec import LIST_AXES
-from trainer4090.vocabulary import translated_option
 
 _KEY = re.compile(r"[A-Za-z_]\w*(\.\w+)*")
 _PAIRS = {"(": ")", "[": "]", "{": "}"}

@@ -8,9 +8,9 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from trainer4090 import diagnosis, overrides, references
+from trainer4090.composition import diagnosis, overrides, references
+from trainer4090.composition.hydra_compose import REFUSALS, compose_raw
 from trainer4090.errors import ConfigError
-from trainer4090.hydra_compose import REFUSALS, compose_raw
 
 
 @dataclass(frozen=True)

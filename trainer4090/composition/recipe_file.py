@@ -15,8 +15,8 @@ import yaml
 from omegaconf._utils import get_yaml_loader
 
 from trainer4090 import paths
+from trainer4090.composition.references import ONLY_KEYS, runs_code
 from trainer4090.errors import Problem
-from trainer4090.references import ONLY_KEYS, runs_code
 from trainer4090.schema import shown, suggestion
 from trainer4090.spec import LIST_AXES
 

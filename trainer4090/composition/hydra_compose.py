@@ -60,8 +60,8 @@ def register() -> None:
     """Make our config source, search path and launcher known to Hydra; may be called again."""
     from hydra._internal.sources_registry import SourcesRegistry
 
-    from trainer4090.recipe_source import CheckedSource, SearchPath
-    from trainer4090.sweep_launcher import register_launcher
+    from trainer4090.composition.recipe_source import CheckedSource, SearchPath
+    from trainer4090.sweeps.launcher import register_launcher
 
     with _without_working_directory():
         plugins = Plugins.instance()

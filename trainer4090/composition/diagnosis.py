@@ -11,13 +11,14 @@ from typing import Any
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
-from trainer4090 import overrides, paths, references
+from trainer4090 import paths
+from trainer4090.composition import overrides, references
+from trainer4090.composition.hydra_compose import REFUSALS, compose_raw
+from trainer4090.composition.vocabulary import KEYS, translated_key
 from trainer4090.errors import ConfigError, Problem
-from trainer4090.hydra_compose import REFUSALS, compose_raw
 from trainer4090.parse import REGISTRIES, parse
 from trainer4090.schema import ALL_KEYS, field_types, suggestion
 from trainer4090.spec import LIST_AXES, flatten
-from trainer4090.vocabulary import KEYS, translated_key
 
 
 def problems_of(words: Sequence[str]) -> list[Problem]:
