@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import TINY_MODELS, run_of, train_updates
+from conftest import run_of, train_updates
 from equal_runs import AOT, assert_near, state_of, tiny
 from torch._dynamo.utils import counters
 

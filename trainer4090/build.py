@@ -22,6 +22,8 @@ from trainer4090.plan import Plan
 from trainer4090.records import Batch, Loss, Model, Part, Site
 from trainer4090.report.flops import model_flops
 
+LABEL_SAMPLES = 8192
+"""Samples whose labels are checked at once: all the windows of a long text would not fit in memory together."""
 FLOP_SAMPLES = 2
 """Samples that FLOPs are counted with; BatchNorm refuses one."""
 
@@ -128,12 +130,14 @@ def _check_labels(plan: Plan, data: Data, notice: Callable[[str], None]) -> None
     """Check every target on the host: on a GPU a wrong one is an assertion at an unrelated line."""
     outputs = plan.evidence.model.num_outputs or plan.evidence.data.num_classes
     for name, source in (("training", data.train), ("held-out", data.evaluation)):
-        targets = source.targets(torch.arange(len(source)), -1)
-        if targets.is_floating_point():
-            continue
-        ignored = check_targets(targets, outputs, plan.loss.ignore_index, f"data={plan.spec.data.name}")
+        ignored = total = 0
+        for samples in torch.arange(len(source)).split(LABEL_SAMPLES):
+            targets = source.targets(samples, -1)
+            if not targets.is_floating_point():
+                ignored += check_targets(targets, outputs, plan.loss.ignore_index, f"data={plan.spec.data.name}")
+            total += targets.numel()
         if ignored:
-            notice(f"{ignored:,} of {targets.numel():,} {name} targets are ignored by the loss")
+            notice(f"{ignored:,} of {total:,} {name} targets are ignored by the loss")
 
 
 def _flops_per_sample(module: nn.Module, data: Data, loss: Loss, notice: Callable[[str], None]) -> float | None:

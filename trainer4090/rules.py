@@ -19,14 +19,14 @@ def check(plan: Plan) -> None:
 
     Raises:
         ConfigError: with all problems of the configuration.
-        DataError: the configuration is sound but the data set is too small for it.
+        DataError: the configuration is sound but the data set is too small for it, or has targets that are none.
     """
     problems = [problem for rule in RULES for problem in rule(plan)]
     if problems:
         raise ConfigError(*problems)
-    shortages = list(enough_samples(plan))
-    if shortages:
-        raise DataError(*shortages)
+    faults = [fault for rule in DATA_RULES for fault in rule(plan)]
+    if faults:
+        raise DataError(*faults)
 
 
 def one_length(plan: Plan) -> Problems:
@@ -84,7 +84,10 @@ def enough_outputs(plan: Plan) -> Problems:
     if model.kind == data.kind and model.num_outputs is not None and model.num_outputs < data.num_classes:
         key = "model.num_classes" if model.kind == "images" else "model.vocab_size"
         given = f"{model.num_outputs}, but data={plan.spec.data.name} has {data.num_classes} classes"
-        yield Problem(key, given, f"at least {data.num_classes}, or auto")
+        hint = ""
+        if data.smallest_target == 1 and model.num_outputs == data.num_classes - 1:
+            hint = "; its labels start at 1: subtract 1"
+        yield Problem(key, given, f"at least {data.num_classes}, or auto{hint}")
 
 
 def blocks_needed(plan: Plan) -> Problems:
@@ -117,6 +120,13 @@ def _without_tail_of_one(num_train: int, batch_size: int) -> str:
     return "use more data" if size is None else f"use train.batch_size={size} with train.micro_batch=null"
 
 
+def targets_are_classes(plan: Plan) -> Problems:
+    """Every target is a class, or the one that the loss ignores."""
+    problem = plan.evidence.data.target_problem(plan.loss.ignore_index)
+    if problem is not None:
+        yield problem
+
+
 def enough_samples(plan: Plan) -> Problems:
     """At least one whole batch of training samples, and something to evaluate on."""
     data, batch_size = plan.evidence.data, plan.batching.batch_size
@@ -137,6 +147,7 @@ RULES = (
     blocks_needed,
     batch_norm_needs_two,
 )
+DATA_RULES = (enough_samples, targets_are_classes)
 
 
 def _names(choices: tuple[Choice, ...]) -> str:

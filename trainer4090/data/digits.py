@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from trainer4090.data import DATA, Data
 from trainer4090.data.pipeline.image_file import LabelledImages, read_images
 from trainer4090.data.pipeline.split import OpenFraction, stratified
+from trainer4090.data.pipeline.targets import check_targets
 from trainer4090.errors import DataError, Problem
 from trainer4090.records import DataTraits
 from trainer4090.schema import Count, PositiveInt
@@ -42,7 +44,17 @@ def traits(config: Config) -> DataTraits:
         items_per_sample=1,
         in_memory=True,
         description=f"{len(content.labels):,} images of {name}",
+        smallest_target=int(content.labels[content.labels >= 0].min()),
+        target_problem=partial(_target_problem, content, str(config.path or BUILT_IN.name)),
     )
+
+
+def _target_problem(content: LabelledImages, key: str, ignore_index: int | None) -> Problem | None:
+    try:
+        check_targets(content.labels, content.num_classes, ignore_index, key)
+    except DataError as error:
+        return error.problems[0]
+    return None
 
 
 @DATA.register("digits", Config, traits=traits)

@@ -17,7 +17,10 @@ FORMAT = "it holds `images`, uint8 (samples, height, width) or (samples, channel
 
 @dataclass(frozen=True, eq=False)
 class LabelledImages:
-    """Content of a file: `images` uint8 (samples, channels, height, width), `labels` int64 (samples,) in [0, C)."""
+    """Content of a file: `images` uint8 (samples, channels, height, width), `labels` int64 (samples,).
+
+    Labels lie in [0, num_classes), or are negative: whether one of these means "no class" only the loss knows.
+    """
 
     images: np.ndarray
     labels: np.ndarray
@@ -35,12 +38,14 @@ def read_images(path: Path) -> LabelledImages:
     if problem:
         raise DataError(Problem(str(path), problem, FORMAT))
     num_classes = int(labels.max()) + 1
-    check_targets(labels, max(num_classes, 1), None, str(path))
+    if num_classes < 1:
+        check_targets(labels, 1, None, str(path))
+    classes = labels[labels >= 0]
     if num_classes > len(labels):
         given = f"sample {int(labels.argmax())} has label {num_classes - 1} among {len(labels)} samples"
         raise DataError(Problem(str(path), given, "number the classes from 0 without gaps"))
-    if (labels == labels[0]).all():
-        given = f"all {len(labels)} labels are {int(labels[0])}"
+    if (classes == classes[0]).all():
+        given = f"all {len(classes)} labels are {int(classes[0])}"
         raise DataError(Problem(str(path), given, "one class teaches nothing: add samples of a second one"))
     planes = images[:, None] if images.ndim == 3 else images
     return LabelledImages(planes, labels.astype(np.int64), num_classes)
