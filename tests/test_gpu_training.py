@@ -11,7 +11,12 @@ from torch.nn import functional
 from trainer4090.build import Run, build
 from trainer4090.data.pipeline.loader import Position, training_batches
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"),
+    # torch 2.11's compiler meets deprecations of Python 3.12 in its own code when it is imported.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
 DEVICE = torch.device("cuda", 0)
 MODELS = ["cnn", "resnet", "gpt", "char_lstm"]
 RATE = 2.0**-7

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainer4090.precision import PRECISION, LossScale, Precision
-from trainer4090.precision.fp32 import FULL_FP32
 from trainer4090.records import Facts
 from trainer4090.schema import PositiveFloat, PositiveInt
 
@@ -35,4 +34,4 @@ def float16_autocast(device: torch.device) -> AbstractContextManager[Any]:
 def amp(config: Config, facts: Facts) -> Precision:
     """Keep fp32 master weights; run matmuls and convolutions in fp16 with dynamic loss scaling."""
     scale = LossScale(config.initial_scale, config.growth_interval, config.floor)
-    return Precision(arithmetic="float16", loss_scale=scale, context=float16_autocast, settings=FULL_FP32)
+    return Precision(arithmetic="float16", loss_scale=scale, context=float16_autocast)

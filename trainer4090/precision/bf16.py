@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainer4090.precision import PRECISION, Precision
-from trainer4090.precision.fp32 import FULL_FP32
 from trainer4090.records import Facts
 
 if TYPE_CHECKING:
@@ -29,4 +28,4 @@ def bfloat16_autocast(device: torch.device) -> AbstractContextManager[Any]:
 @PRECISION.register("bf16", Config)
 def bf16(config: Config, facts: Facts) -> Precision:
     """Keep fp32 master weights; run matmuls and convolutions in bf16, whose range needs no loss scaling."""
-    return Precision(arithmetic="bfloat16", context=bfloat16_autocast, settings=FULL_FP32)
+    return Precision(arithmetic="bfloat16", context=bfloat16_autocast)
