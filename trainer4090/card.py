@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
-from trainer4090.errors import MachineError, Problem
+from trainer4090.errors import ConfigError, Problem
 from trainer4090.schema import PositiveFloat, PositiveInt, read
 
 Rate = PositiveFloat | None
@@ -53,13 +55,17 @@ def load(path: Path) -> Card:
     """The card described by a YAML file.
 
     Raises:
-        MachineError: the file is not a complete card.
+        ConfigError: the file is no YAML, or not a complete card.
     """
     problems: list[Problem] = []
-    tree: Any = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+    try:
+        tree: Any = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+    except (OSError, YAMLError, OmegaConfBaseException) as error:
+        given = f"cannot be read ({(str(error).splitlines() or [type(error).__name__])[0]})"
+        raise ConfigError(Problem(str(path), given, "write a card as in conf/card/rtx4090.yaml")) from error
     card = read(Card, tree, str(path), problems)
     if card is None:
-        raise MachineError(*problems)
+        raise ConfigError(*problems)
     return card
 
 
