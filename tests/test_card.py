@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from trainer4090 import device, paths
-from trainer4090.card import CPU, Present, identify, load
+from trainer4090.card import CPU, Dtype, Present, identify, load
 from trainer4090.errors import ConfigError, MachineError
 
 KNOWN = [load(path) for name, path in paths.options("card").items() if name != "auto"]
@@ -46,7 +46,7 @@ def test_peaks_of_the_4090(dtype, peak: float) -> None:
 def test_a_file_that_is_no_card_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(ConfigError, match="mine.yaml"):
+    with pytest.raises(ConfigError, match=r"mine\.yaml"):
         load(path)
 
 
@@ -67,7 +67,7 @@ def test_the_device_that_is_chosen(monkeypatch: pytest.MonkeyPatch, wish: str, u
 
 
 def test_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device.cards, "present_gpus", lambda: [])
+    monkeypatch.setattr(device.cards, "present_gpus", list)
     assert device.choose("auto", None).card == CPU
     with pytest.raises(MachineError, match="no GPU answers"):
         device.choose("cuda", None)
@@ -82,15 +82,15 @@ def test_a_number_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_another_card_than_the_one_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rates of another card would make a wrong MFU."""
-    monkeypatch.setattr(device.cards, "present_gpus", lambda: [])
+    monkeypatch.setattr(device.cards, "present_gpus", list)
     with pytest.raises(ConfigError, match="use card=auto, or the verb plan"):
         device.choose("auto", RTX4090)
 
 
 @pytest.mark.parametrize(
     ("wish", "left"),
-    [(None, 2), ("", 0), ("-1", 0), ("GPU-0", 1), ("GPU-7", 0)],
-    ids=["all", "empty", "minus one", "uuid", "other uuid"],
+    [(None, 2), ("", 0), ("-1", 0), ("GPU-0", 1), ("GPU-7", 0), ("1", 1), ("0,1", 2)],
+    ids=["all", "empty", "minus one", "uuid", "other uuid", "number", "numbers"],
 )
 def test_visible_gpus(monkeypatch: pytest.MonkeyPatch, wish: str | None, left: int) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)

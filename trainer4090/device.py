@@ -51,14 +51,16 @@ def known_cards() -> list[Card]:
 
 
 def visible(gpus: Sequence[Present]) -> list[Present]:
-    """Those GPUs that CUDA_VISIBLE_DEVICES leaves to this process (by UUID; indices are left to CUDA's own order)."""
+    """Those GPUs that CUDA_VISIBLE_DEVICES leaves to this process, by UUID or by number.
+
+    Numbers are taken in the driver's order. CUDA counts faster cards first unless CUDA_DEVICE_ORDER=PCI_BUS_ID; for
+    equal cards both orders are the same.
+    """
     wish = os.environ.get("CUDA_VISIBLE_DEVICES")
     if wish is None:
         return list(gpus)
     words = [word.strip() for word in wish.split(",") if word.strip()]
-    if words and all(word.startswith("GPU-") for word in words):
-        return [gpu for gpu in gpus if any(gpu.uuid.startswith(word) for word in words)]
-    return list(gpus) if words and words[0] != "-1" else []
+    return [gpu for gpu in gpus if any(gpu.uuid.startswith(word) or word == str(gpu.index) for word in words)]
 
 
 def _pick(device: str, gpus: list[Present]) -> tuple[Present, str]:
