@@ -34,10 +34,11 @@ def test_a_card_is_known_by_its_exact_name(name: str, card: str) -> None:
     assert (found.peak_tflops("float16") is None) == (card == "unknown")
 
 
-@pytest.mark.parametrize(
-    ("dtype", "peak"), [("float32", 82.6), ("tf32", 82.6), ("float16", 165.2), ("bfloat16", 165.2)]
-)
-def test_peaks_of_the_4090(dtype, peak: float) -> None:
+PEAKS: list[tuple[Dtype, float]] = [("float32", 82.6), ("tf32", 82.6), ("float16", 165.2), ("bfloat16", 165.2)]
+
+
+@pytest.mark.parametrize(("dtype", "peak"), PEAKS)
+def test_peaks_of_the_4090(dtype: Dtype, peak: float) -> None:
     assert RTX4090.peak_tflops(dtype) == peak
     assert CPU.peak_tflops(dtype) is None
 
