@@ -150,8 +150,9 @@ def _unknown(key: str, tree: dict[str, Any], flat: dict[str, Any]) -> tuple[str,
         return f"unknown key{present}", f"it belongs to {' and '.join(f'{group}={name}' for name in others)}"
     if siblings:
         return f"unknown key{present}", suggestion(key, siblings, "keys here", ALL_KEYS)
-    known = [name for name in flat if not name.startswith("card.")]
-    return "unknown key", suggestion(key, known, "keys", ALL_KEYS)
+    chosen_by_word = {f"{group}.name" for group in paths.groups()}
+    known = [name for name in flat if not name.startswith("card.") and name not in chosen_by_word]
+    return "unknown key", suggestion(key, [*paths.groups(), *known], "keys", ALL_KEYS)
 
 
 def _cards() -> list[str]:
