@@ -29,8 +29,8 @@ CLIPS_ONCE = "test_update.py::test_clips_once_after_unscaling"
 SKIPPED = "test_update.py::test_a_skipped_update_moves_nothing_but_the_scale"
 
 MUTANTS = {
-    "no_division": Mutant(LOCAL, "micro_targets) / divisor", "micro_targets)", TAIL),
-    "micro_batch_mean": Mutant(LOCAL, ") / divisor", ") / len(micro_targets)", FULL_BATCH),
+    "no_division": Mutant(LOCAL, "seed(total, divisor)", "seed(total, 1)", TAIL),
+    "micro_batch_mean": Mutant(LOCAL, "seed(total, divisor)", "seed(total, len(micro_targets))", FULL_BATCH),
     "full_divisor_for_a_tail": Mutant(
         LOCAL, "max(batch.num_targets, 1)", "max(batch.num_targets, 2 * self._micro_batch)",
         TAIL),
@@ -44,8 +44,8 @@ MUTANTS = {
         LOCAL, "        self._update.unscale(gradients)\n", "        self._clip(gradients)\n"
         "        self._update.unscale(gradients)\n", f"{CLIPS_ONCE}[scaled-1]"),
     "clip_per_micro_batch": Mutant(
-        LOCAL, "            losses.append(loss.detach())\n", "            losses.append(loss.detach())\n"
-        "            self._clip(self._gradients())\n", f"{CLIPS_ONCE}[plain-2]"),
+        LOCAL, "            losses.append(", "            self._clip(self._gradients())\n            losses.append(",
+        f"{CLIPS_ONCE}[plain-2]"),
     "gradients_kept": Mutant(LOCAL, "self._optimizer.zero_grad(set_to_none=True)", "pass", TAIL),
     "unused_parameter_accepted": Mutant(
         LOCAL, "        if missing:", "        if False:", "test_parameters.py::test_an_unused_parameter_is_named"),
@@ -53,7 +53,7 @@ MUTANTS = {
         LOCAL, "        with self.context():", "        if True:",
         "test_precision.py::test_where_each_dtype_is[bf16]"),
     "schedule_per_micro_batch": Mutant(
-        UPDATE, '        """`loss` itself."""\n', "        self._applied += 1\n",
+        UPDATE, "        return self._seeds[place]", "        self._applied += 1\n        return self._seeds[place]",
         "test_schedules.py::test_rates_are_counted_in_updates[2-cosine-fp32]"),
     "schedule_moved_by_a_skipped_update": Mutant(
         UPDATE, "self._applied += applied.to(torch.int64)", "self._applied += 1", SKIPPED),
@@ -89,7 +89,7 @@ MUTANTS = {
         BUILD, "parameter.ndim < 2], 0.0),", "parameter.ndim < 2], weight_decay),",
         "test_parameters.py::test_every_parameter_is_in_one_group_and_vectors_do_not_decay[mlp]"),
     "channels_last_on_everything": Mutant(
-        BUILD, "wanted = channels_last and tensor.ndim == 4", "wanted = channels_last",
+        BUILD, " if tensor.ndim == 4 else tensor", "",
         "test_fused.py::test_channels_last_is_for_tensors_of_four_dimensions"),
     "momentum_not_initialised": Mutant(
         "optimizers/sgd.py", "torch.zeros_like(parameter)", "torch.empty_like(parameter)",

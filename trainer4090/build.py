@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_map
 
 from trainer4090.data import DATA, Data
 from trainer4090.data.pipeline.targets import check_targets
 from trainer4090.executors.average import Average
 from trainer4090.executors.local import Forward, LocalExecutor
+from trainer4090.executors.tensors import map_tensors
 from trainer4090.executors.update import PlainUpdate, ScaledUpdate, Update
 from trainer4090.losses import LOSSES
 from trainer4090.models import MODELS
@@ -98,16 +98,18 @@ def parameter_groups(module: nn.Module, learning_rate: float, weight_decay: floa
 
 def prepared(inputs: Any, prepare: Callable[[Any], Any], dtype: torch.dtype, channels_last: bool) -> Any:
     """Inputs as the module takes them; only 4-D tensors have a channels_last layout."""
-
-    def laid_out(tensor: torch.Tensor) -> torch.Tensor:
+    if channels_last:
         # Before `prepare`, which keeps the layout: moving bytes costs a quarter of moving floats.
-        wanted = channels_last and tensor.ndim == 4
-        return tensor.contiguous(memory_format=torch.channels_last) if wanted else tensor
+        inputs = map_tensors(_laid_out, inputs)
+    return map_tensors(partial(_cast, dtype=dtype), prepare(inputs))
 
-    def cast(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
-    return tree_map(cast, prepare(tree_map(laid_out, inputs)))
+def _laid_out(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.contiguous(memory_format=torch.channels_last) if tensor.ndim == 4 else tensor
+
+
+def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return tensor.to(dtype) if tensor.dtype != dtype and tensor.is_floating_point() else tensor
 
 
 def _transformed(plan: Plan, model: Model, device: torch.device) -> nn.Module:

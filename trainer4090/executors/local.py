@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, final
 
 import torch
-from torch.utils._pytree import tree_map
 
 from trainer4090.errors import ConfigError, Problem
 from trainer4090.executors.average import Average
 from trainer4090.executors.base import StepOutput
+from trainer4090.executors.tensors import map_tensors
 from trainer4090.executors.update import Update
 from trainer4090.records import Batch, Loss
 
@@ -31,9 +30,10 @@ class Forward:
 
     def place(self, batch: Batch) -> tuple[Any, torch.Tensor]:
         """(inputs, targets) on the device; pinned host tensors are copied without waiting."""
-        move = partial(torch.Tensor.to, device=self.device, non_blocking=True)
-        inputs, targets = tree_map(move, (batch.inputs, batch.targets))
-        return self.prepare(inputs), targets
+        return self.prepare(map_tensors(self._moved, batch.inputs)), self._moved(batch.targets)
+
+    def _moved(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor if tensor.device == self.device else tensor.to(self.device, non_blocking=True)
 
     def __call__(self, inputs: Any) -> torch.Tensor:
         """Outputs of the module for prepared inputs."""
@@ -77,9 +77,9 @@ class LocalExecutor:
         divisor = max(batch.num_targets, 1)
         losses = []
         for micro_inputs, micro_targets in self._micro_batches(inputs, targets):
-            loss = self._loss.total(self.forward(micro_inputs), micro_targets) / divisor
-            self._update.scaled(loss).backward()
-            losses.append(loss.detach())
+            total = self._loss.total(self.forward(micro_inputs), micro_targets)
+            total.backward(self._update.seed(total, divisor))
+            losses.append(total.detach() / divisor)
         loss = losses[0] if len(losses) == 1 else torch.stack(losses).sum()
         gradients = self._gradients()
         self._update.unscale(gradients)
@@ -92,7 +92,7 @@ class LocalExecutor:
             yield inputs, targets
             return
         for start in range(0, len(targets), size):
-            micro_inputs = tree_map(lambda tensor, start=start: tensor[start : start + size], inputs)
+            micro_inputs = map_tensors(lambda tensor, start=start: tensor[start : start + size], inputs)
             yield micro_inputs, targets[start : start + size]
 
     def _gradients(self) -> list[torch.Tensor]:

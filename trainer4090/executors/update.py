@@ -20,8 +20,11 @@ from trainer4090.precision import LossScale
 class Update(Protocol):
     """Scaling of a loss and the step that undoes it."""
 
-    def scaled(self, loss: torch.Tensor) -> torch.Tensor:
-        """The loss that backward starts from."""
+    def seed(self, total: torch.Tensor, divisor: int) -> torch.Tensor:
+        """Gradient that backward starts with at `total`, 0-dim of its dtype: 1 / divisor, times the scale.
+
+        Bit for bit what the division (and the scaling) would hand back as nodes of the graph, without the nodes.
+        """
         ...
 
     def unscale(self, gradients: list[torch.Tensor]) -> None:
@@ -51,10 +54,14 @@ class PlainUpdate:
         self._rates = rates
         self._average = average
         self._applied = 0
+        self._seeds: dict[tuple[int, torch.dtype], torch.Tensor] = {}
 
-    def scaled(self, loss: torch.Tensor) -> torch.Tensor:
-        """`loss` itself."""
-        return loss
+    def seed(self, total: torch.Tensor, divisor: int) -> torch.Tensor:
+        """1 / divisor, made once a divisor."""
+        place = (divisor, total.dtype)
+        if place not in self._seeds:
+            self._seeds[place] = torch.ones((), dtype=total.dtype, device=total.device) / divisor
+        return self._seeds[place]
 
     def unscale(self, gradients: list[torch.Tensor]) -> None:
         """Nothing to undo."""
@@ -103,9 +110,9 @@ class ScaledUpdate:
         self._found_inf = torch.zeros((), dtype=torch.float32, device=device)
         self._last = torch.tensor(len(rates) - 1, device=device)
 
-    def scaled(self, loss: torch.Tensor) -> torch.Tensor:
-        """`loss` times the scale."""
-        return loss * self._scale
+    def seed(self, total: torch.Tensor, divisor: int) -> torch.Tensor:
+        """Scale / divisor."""
+        return self._scale.to(total.dtype) / divisor
 
     def unscale(self, gradients: list[torch.Tensor]) -> None:
         """Divide the scale out and remember whether any gradient is not finite."""

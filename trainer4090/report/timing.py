@@ -44,10 +44,14 @@ class Deferred:
 
     def __init__(self, scalars: Sequence[torch.Tensor]) -> None:
         """Packs the 0-dimensional tensors, all on one device, into one of fp64 and starts one copy to pinned memory."""
-        packed = torch.stack([scalar.detach().to(torch.float64) for scalar in scalars]) if scalars else torch.empty(0)
         self._event: torch.cuda.Event | None = None
-        self._host = packed
-        if packed.device.type == "cuda":
+        self._values: list[float] | None = None
+        if all(scalar.device.type == "cpu" for scalar in scalars):
+            self._values = [
+                float(scalar.detach()) for scalar in scalars
+            ]  # nothing to wait for, and cheaper than packing
+        else:
+            packed = torch.stack([scalar.detach().to(torch.float64) for scalar in scalars])
             self._host = torch.empty(packed.shape, dtype=packed.dtype, pin_memory=True)
             self._host.copy_(packed, non_blocking=True)
             arrived = torch.cuda.Event()
@@ -56,6 +60,8 @@ class Deferred:
 
     def read(self) -> list[float]:
         """The values in the order given. Waits only if the copy has not arrived yet."""
+        if self._values is not None:
+            return self._values
         if self._event is not None:
             self._event.synchronize()
         return self._host.tolist()

@@ -144,10 +144,14 @@ def _batches_here(
     for part in slices:
         if read is None or part.epoch != epoch:
             epoch, read = part.epoch, _reader(source, epoch_order(seed, part.epoch, num_samples), part.epoch)
-        samples, host_targets = read(part.begin, part.end)
-        num_targets = count_targets(host_targets)
-        samples = samples.pin_memory() if pin else samples
-        yield Batch(samples.inputs, samples.targets, num_targets), _after(part, num_samples)
+        # No variable here holds the batch: memory of the one before is free, and warm, when the next is read.
+        yield _batch(*read(part.begin, part.end), count_targets, pin), _after(part, num_samples)
+
+
+def _batch(samples: Fetched, host_targets: torch.Tensor, count_targets: CountTargets, pin: bool) -> Batch:
+    num_targets = count_targets(host_targets)
+    samples = samples.pin_memory() if pin else samples
+    return Batch(samples.inputs, samples.targets, num_targets)
 
 
 def _batches_from(
