@@ -2,7 +2,8 @@
 
     python -m benchmarks.resnet50 [--batch-size 256] [--pairs 3]
 
-Each contender is a process of its own and prints its steady items/s; needs one NVIDIA GPU.
+Each contender is a process of its own; needs one NVIDIA GPU. Both train on one fixed batch: the card draws its full
+power here and lowers its clock, so the numbers that flow through it show in the speed. Clock and power stand beside it.
 """
 
 from __future__ import annotations
@@ -14,14 +15,30 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
+from trainer4090.report.nvml import open_sampler
+
+GPU_TAGS = ("gpu/sm_clock_mhz", "gpu/power_w")
 NUM_UPDATES = 160
 WARM_UP = 40
 
 
-def ours(batch_size: int) -> float:
-    """Images/s of `trainer4090 recipe=resnet50`, from its `result.json`."""
+@dataclass(frozen=True)
+class Speed:
+    """Steady speed of a contender, and what the card did meanwhile."""
+
+    images_per_s: float
+    sm_clock_mhz: float
+    power_w: float
+
+    def __str__(self) -> str:
+        return f"{self.images_per_s:,.0f} img/s at {self.sm_clock_mhz:,.0f} MHz, {self.power_w:.0f} W"
+
+
+def ours(batch_size: int) -> Speed:
+    """`trainer4090 recipe=resnet50`, from the files of its run."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "run"
         words = [
@@ -30,20 +47,25 @@ def ours(batch_size: int) -> float:
             f"train.steps={NUM_UPDATES}",
             f"train.log_every={WARM_UP}",
             f"data.num_evaluation={batch_size}",
+            f"data.pool_size={batch_size}",
             f"run.dir={folder}",
         ]
         subprocess.run([sys.executable, "-m", "trainer4090", *words], check=True, stdout=subprocess.DEVNULL)
-        return json.loads((folder / "result.json").read_text())["items_per_s"]
+        speed = json.loads((folder / "result.json").read_text())["items_per_s"]
+        points = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        clocks, powers = ([point[tag] for point in points if tag in point] for tag in GPU_TAGS)
+        return Speed(speed, statistics.median(clocks), statistics.median(powers))
 
 
-def by_hand(batch_size: int) -> float:
-    """Images/s of the hand-written loop, in a process of its own."""
+def by_hand(batch_size: int) -> Speed:
+    """The hand-written loop, in a process of its own."""
     command = [sys.executable, "-m", "benchmarks.resnet50", "--by-hand", "--batch-size", str(batch_size)]
-    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1])
+    words = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-3:]
+    return Speed(*map(float, words))
 
 
-def loop_by_hand(batch_size: int) -> float:
-    """Images/s of plain torch at its best: channels_last, fused SGD, torch.compile, data on the card."""
+def loop_by_hand(batch_size: int) -> Speed:
+    """Plain torch at its best: channels_last, fused SGD, torch.compile, data on the card."""
     import torch
     import torchvision
     from torch.nn import functional
@@ -72,8 +94,10 @@ def loop_by_hand(batch_size: int) -> float:
     start = time.perf_counter()
     for _ in range(NUM_UPDATES - WARM_UP):
         update()
+    readings = open_sampler(str(torch.cuda.get_device_properties(device).uuid), print).values()
     torch.cuda.synchronize()
-    return (NUM_UPDATES - WARM_UP) * batch_size / (time.perf_counter() - start)
+    speed = (NUM_UPDATES - WARM_UP) * batch_size / (time.perf_counter() - start)
+    return Speed(speed, *(readings[tag] for tag in GPU_TAGS))
 
 
 def main() -> int:
@@ -84,14 +108,14 @@ def main() -> int:
     parser.add_argument("--by-hand", action="store_true", help="only the hand-written loop, in this process")
     options = parser.parse_args()
     if options.by_hand:
-        print(loop_by_hand(options.batch_size))
+        print(*astuple(loop_by_hand(options.batch_size)))
         return 0
     pairs = []
     for pair in range(options.pairs):
         pairs.append((ours(options.batch_size), by_hand(options.batch_size)))
-        print(f"pair {pair + 1}: ours {pairs[-1][0]:,.0f} img/s, by hand {pairs[-1][1]:,.0f} img/s", flush=True)
-    mine, theirs = (statistics.median(column) for column in zip(*pairs, strict=True))
-    ratios = [first / second for first, second in pairs]
+        print(f"pair {pair + 1}: ours {pairs[-1][0]}; by hand {pairs[-1][1]}", flush=True)
+    ratios = [mine.images_per_s / theirs.images_per_s for mine, theirs in pairs]
+    mine, theirs = (statistics.median(each.images_per_s for each in column) for column in zip(*pairs, strict=True))
     print(f"ratio of medians {mine / theirs:.3f} (pairs {min(ratios):.3f} to {max(ratios):.3f})")
     return 0
 
