@@ -61,6 +61,12 @@ BAD = {
         2,
         "141 samples leave a last micro-batch of 1, too few for BatchNorm",
     ),
+    "weights of another model": (
+        LABELS,
+        (*MLP, f"loss.class_weights={[1.0] * 10}".replace(" ", ""), "model.num_classes=12"),
+        2,
+        "loss: made for 10 outputs, but the model has 12",
+    ),
     "weights of another set": (
         LABELS,
         (*MLP, "loss.class_weights=[1.0,2.0]"),

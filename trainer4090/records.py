@@ -152,6 +152,8 @@ class LossTraits:
 
     ignore_index: int | None = None
     """Target that counts as no target."""
+    num_outputs: int | None = None
+    """The only number of outputs that the loss fits, None for any."""
 
 
 @dataclass(frozen=True)

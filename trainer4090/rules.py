@@ -90,6 +90,14 @@ def enough_outputs(plan: Plan) -> Problems:
         yield Problem(key, given, f"at least {data.num_classes}, or auto{hint}")
 
 
+def loss_fits_outputs(plan: Plan) -> Problems:
+    """A loss with a weight for every class meets a model with as many outputs."""
+    outputs, wanted = plan.evidence.model.num_outputs, plan.loss.num_outputs
+    if outputs is not None and wanted is not None and outputs != wanted:
+        given = f"made for {wanted} outputs, but the model has {outputs}"
+        yield Problem("loss", given, f"give the model {wanted} outputs (auto follows the data), or drop the weights")
+
+
 def blocks_needed(plan: Plan) -> Problems:
     """An option that works on blocks has some."""
     if plan.memory.needs_blocks and not plan.evidence.model.blocks:
@@ -144,6 +152,7 @@ RULES = (
     same_kind,
     item_fits,
     enough_outputs,
+    loss_fits_outputs,
     blocks_needed,
     batch_norm_needs_two,
 )

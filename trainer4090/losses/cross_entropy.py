@@ -39,7 +39,8 @@ def traits(config: Config, data: DataTraits) -> LossTraits:
         problems.append(Problem("loss.class_weights", f"{len(config.class_weights)} weights", remedy))
     if problems:
         raise ConfigError(*problems)
-    return LossTraits(ignore_index=config.ignore_index)
+    num_outputs = None if config.class_weights is None else len(config.class_weights)
+    return LossTraits(ignore_index=config.ignore_index, num_outputs=num_outputs)
 
 
 @LOSSES.register("cross_entropy", Config, traits=traits)
