@@ -220,15 +220,17 @@ def test_plain_lines_are_throttled_and_tell_every_value(tmp_path: Path) -> None:
 
 def test_a_terminal_gets_a_bar_and_the_log_gets_lines(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("COLUMNS", "80")
     stream = Terminal()
     console = Console(tmp_path / "train.log", 0, 20, live=True, stream=stream)
     for step in range(1, 21):
-        console.write(step, {"train/loss": 0.5, "speed/items_per_s": 1234.5})
+        evaluation = {"eval/loss": 2.0, "eval/accuracy": 0.25} if step == 7 else {}
+        console.write(step, {"train/loss": 0.5, "speed/items_per_s": 1234.5} | evaluation)
     console.notice("look [here]")
     console.close({})
     shown = stream.getvalue()
     assert "step 20/20" in shown and "1,234.5 items/s" in shown and "look [here]" in shown
+    assert "step 7/20, eval loss 2, eval accuracy 0.2500\n" in shown.replace("\r", "")  # stands above the bar
     assert shown.count("loss 0.5") <= 6  # 20 log points within a tenth of a second are not 20 drawings
     assert log_texts(tmp_path / "train.log")[-1].startswith("step 20/20, loss 0.5")
 

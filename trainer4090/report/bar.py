@@ -6,6 +6,7 @@ from typing import TextIO, final
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Column
 
 
 @final
@@ -15,9 +16,9 @@ class Bar:
     def __init__(self, stream: TextIO, start_step: int, total_steps: int) -> None:
         """Takes the last row of the terminal behind `stream`."""
         columns = (
-            TextColumn("step {task.completed}/{task.total}", markup=False),
-            BarColumn(),
-            TextColumn("{task.fields[state]}", markup=False),
+            TextColumn("step {task.completed}/{task.total}", markup=False, table_column=Column(no_wrap=True)),
+            BarColumn(bar_width=20),  # leaves room for both texts on 80 columns
+            TextColumn("{task.fields[state]}", markup=False, table_column=Column(no_wrap=True)),
         )
         self._progress = Progress(*columns, console=Console(file=stream), auto_refresh=False)
         self._task = self._progress.add_task("train", total=total_steps, completed=start_step, state="")
@@ -29,6 +30,10 @@ class Bar:
 
     def line(self, text: str) -> None:
         """Nothing: the bar tells it."""
+
+    def evaluation(self, text: str) -> None:
+        """Prints `text` above the bar, where earlier evaluations stand."""
+        self.notice(text)
 
     def notice(self, text: str) -> None:
         """Prints `text` above the bar."""

@@ -33,6 +33,10 @@ class Screen(Protocol):
         """Shows a line of progress, where lines are wanted."""
         ...
 
+    def evaluation(self, text: str) -> None:
+        """Shows an evaluation, unless lines tell it anyway."""
+        ...
+
     def notice(self, text: str) -> None:
         """Shows a line that must not be missed."""
         ...
@@ -59,6 +63,9 @@ class PlainScreen:
         self._stream.flush()
 
     notice = line
+
+    def evaluation(self, text: str) -> None:
+        """Nothing: the next line tells it."""
 
     def close(self) -> None:
         """Nothing: there is no state."""
@@ -105,9 +112,12 @@ class Console:
         self._step = max(self._step, step)
         self._pending.update(values)
         screen = self._screen
+        evaluation = {tag: value for tag, value in values.items() if tag.startswith("eval/")}
+        if screen is not None and evaluation:
+            self._show(lambda: screen.evaluation(f"step {step}/{self._total_steps}, {describe(evaluation, None)}"))
         if screen is not None and now >= self._bar_due:
             self._bar_due = now + BAR_INTERVAL_S
-            self._show(lambda: screen.progress(self._step, self._state(now)))
+            self._show(lambda: screen.progress(self._step, self._state(now, bar=True)))
         if now >= self._line_due:
             self._line_due = now + LINE_INTERVAL_S
             self._write_line(now)
@@ -126,19 +136,21 @@ class Console:
             if self._pending:
                 now = self._clock()
                 if screen is not None:
-                    self._show(lambda: screen.progress(self._step, self._state(now)))
+                    self._show(lambda: screen.progress(self._step, self._state(now, bar=True)))
                 self._write_line(now)
         finally:
             if screen is not None:
                 self._show(screen.close)
             self._log.close()
 
-    def _state(self, now: float) -> str:
+    def _state(self, now: float, bar: bool = False) -> str:
+        """What is pending, in words; a bar has no room for evaluations."""
+        values = {tag: value for tag, value in self._pending.items() if not (bar and tag.startswith("eval/"))}
         remaining_s = None
         if self._first is not None and self._step > self._first[0]:
             first_step, first_time = self._first
             remaining_s = (now - first_time) / (self._step - first_step) * max(self._total_steps - self._step, 0)
-        return describe(self._pending, remaining_s)
+        return describe(values, remaining_s)
 
     def _write_line(self, now: float) -> None:
         text = ", ".join(filter(None, (f"step {self._step}/{self._total_steps}", self._state(now))))
