@@ -73,8 +73,6 @@ def _form_problems(word: str) -> Iterator[Problem]:
         yield Problem(name, "places a group elsewhere", f"a group has one place: type {group}={value}")
     elif not _KEY.fullmatch(name):
         yield Problem(name or word, "no key", "a key is words joined by dots, like train.steps=100")
-    elif "\n" in value:
-        yield Problem(name, "holds a line break", "overrides.txt keeps one override a line: give a text of one line")
     elif leaf == "name" and section in paths.groups():
         yield Problem(name, "is set by the choice of the option", f"type {section}={_example(section)}")
     elif key.startswith("+"):
