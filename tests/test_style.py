@@ -21,6 +21,7 @@ LAYERS = (
     ("registry", "spec", "signals"),
     ("card",),
     ("records",),
+    ("item_format",),
     ("precision", "memory", "kernels", "parallelism", "models", "data", "losses", "optimizers", "schedules"),
     ("parse", "plan", "device"),
     ("rules",),
@@ -34,7 +35,7 @@ LAYERS = (
     ("__main__",),
 )
 """A module imports from its own layer and those before it."""
-AXES = LAYERS[5]
+AXES = LAYERS[6]
 IMPORTED_BY_BUILDERS = ("data/pipeline", "models/networks")
 AFTER_THE_CHECKS = ("report", "executors", "build", "log_point", "loop")
 """Everything else may be met by an error or by `list`, and imports torch inside functions only."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -79,7 +79,7 @@ def build(plan: Plan, device: torch.device, notice: Callable[[str], None], dtype
         clip_norm=spec.train.clip_norm,
     )
     if device.type == "cuda":
-        data = Data(data.train.resident(device), data.evaluation.resident(device), data.prepare)
+        data = replace(data, train=data.train.resident(device), evaluation=data.evaluation.resident(device))
     return Run(plan, device, data, loss, executor, flops)
 
 

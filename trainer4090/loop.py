@@ -16,12 +16,13 @@ from trainer4090 import checkpoint_file
 from trainer4090.build import Run
 from trainer4090.data.pipeline.loader import Position, evaluation_batches, training_batches
 from trainer4090.executors.base import StepOutput
+from trainer4090.item_format import to_plain
 from trainer4090.log_point import LogPoints, non_finite
 from trainer4090.records import Batch
 from trainer4090.signals import StopRequest
 from trainer4090.spec import to_tree
 
-STATE_FORMAT = 1
+STATE_FORMAT = 2
 Batches = Generator[tuple[Batch, Position], None, None]
 
 
@@ -115,6 +116,20 @@ def state_of(run: Run, progress: Progress) -> dict[str, Any]:
         "executor": run.executor.state_dict(),
         "rng": _rng_state(run.device),
         "spec": to_tree(run.plan.spec),
+        "data": _data_of(run),
+    }
+
+
+def _data_of(run: Run) -> dict[str, Any]:
+    """What using the model elsewhere needs to know of the data that it was trained on."""
+    traits, item_format = run.plan.evidence.data, run.data.format
+    return {
+        "kind": traits.kind,
+        "item_shape": list(traits.item_shape),
+        "num_classes": traits.num_classes,
+        "items_per_sample": traits.items_per_sample,
+        "class_names": list(traits.class_names),
+        "format": None if item_format is None else to_plain(item_format),
     }
 
 

@@ -123,6 +123,8 @@ class DataTraits:
     in_memory: bool
     """Samples are read from memory, so worker processes would only copy them once more."""
     description: str = ""
+    class_names: tuple[str, ...] = ()
+    """Name of class 0, 1, ...; () when the data has none."""
     smallest_target: int = 0
     """1 where classes are numbered from 1 and class 0 stays empty."""
     target_problem: Callable[[int | None], Problem | None] = lambda ignore_index: None

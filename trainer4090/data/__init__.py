@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from trainer4090.item_format import ItemFormat
 from trainer4090.registry import Registry
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ class Data:
     train: Source
     evaluation: Source
     prepare: Prepare
+    format: ItemFormat | None = None
+    """How an item from outside is read as one of these samples, None when nothing can be said."""
 
 
 DATA: Registry[Data] = Registry("data", __name__)

@@ -13,6 +13,7 @@ from trainer4090.data.pipeline.image_file import LabelledImages, read_images
 from trainer4090.data.pipeline.split import OpenFraction, stratified
 from trainer4090.data.pipeline.targets import check_targets
 from trainer4090.errors import DataError, Problem
+from trainer4090.item_format import ImageFormat
 from trainer4090.records import DataTraits
 from trainer4090.schema import Count, PositiveInt
 
@@ -44,6 +45,7 @@ def traits(config: Config) -> DataTraits:
         items_per_sample=1,
         in_memory=True,
         description=f"{len(content.labels):,} images of {name}",
+        class_names=tuple(map(str, range(content.num_classes))),
         smallest_target=int(content.labels[content.labels >= 0].min()),
         target_problem=partial(_target_problem, content, str(config.path or BUILT_IN.name)),
     )
@@ -68,10 +70,23 @@ def digits(config: Config, seed: int) -> Data:
     content, train, evaluation = _load(config)
     images, labels = torch.from_numpy(content.images), torch.from_numpy(content.labels)
     train_images = images[train]
+    prepare = normalise_like(train_images)
+    channels, height, width = content.images.shape[1:]
     return Data(
         train=image_source(train_images, labels[train], seed=seed, shift=int(config.augment)),
         evaluation=image_source(images[evaluation], labels[evaluation]),
-        prepare=normalise_like(train_images),
+        prepare=prepare,
+        format=ImageFormat(
+            channels=channels,
+            height=height,
+            width=width,
+            shorter_side=None,
+            mean=(prepare.mean,),
+            deviation=(prepare.deviation,),
+            class_names=tuple(map(str, range(content.num_classes))),
+        )
+        if channels in (1, 3)
+        else None,
     )
 
 

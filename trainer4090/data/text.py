@@ -11,6 +11,7 @@ import numpy as np
 from trainer4090.data import DATA, Data
 from trainer4090.data.pipeline.split import OpenFraction
 from trainer4090.errors import DataError, Problem
+from trainer4090.item_format import TokenFormat
 from trainer4090.records import DataTraits
 from trainer4090.schema import Count, PositiveInt
 
@@ -70,6 +71,7 @@ def text(config: Config, seed: int) -> Data:
         train=WindowSource(torch.from_numpy(corpus.train), length, num_train, num_offsets, seed),
         evaluation=WindowSource(torch.from_numpy(corpus.evaluation), length, num_evaluation, 1, seed),
         prepare=unchanged,
+        format=TokenFormat("characters", corpus.vocabulary),
     )
 
 
