@@ -54,5 +54,5 @@ def from_plain(tree: Mapping[str, Any]) -> ItemFormat:
     Raises:
         KeyError, TypeError: it is of another version.
     """
-    values = {name: tuple(value) if isinstance(value, list) else value for name, value in tree.items()}
+    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in tree.items()}
     return _KINDS[values.pop("kind")](**values)
