@@ -86,7 +86,7 @@ MUTANTS = {
         CHECKPOINT, "elif hidden is self._output:", "elif True:",
         "test_checkpointing.py::test_blocks_that_are_no_chain_are_refused[eager]"),
     "biases_decay": Mutant(
-        BUILD, "parameter.ndim < 2], 0.0),", "parameter.ndim < 2], weight_decay),",
+        BUILD, "0.0 if vectors else weight_decay", "weight_decay",
         "test_parameters.py::test_every_parameter_is_in_one_group_and_vectors_do_not_decay[mlp]"),
     "channels_last_on_everything": Mutant(
         BUILD, " if tensor.ndim == 4 else tensor", "",
@@ -101,7 +101,8 @@ MUTANTS = {
         "schedules/onecycle.py", "fall = horizon.total - 1 - peak", "fall = horizon.total - peak",
         "test_schedules.py::test_the_last_update_alone_has_the_end_value[onecycle-10]"),
     "evaluation_in_training_mode": Mutant(
-        "loop.py", "    module.eval()\n", "", "test_evaluation.py::test_equals_one_pass_over_all_samples[cnn-eager]"),
+        "loop.py", "    forward.set_training(False)\n", "",
+        "test_evaluation.py::test_equals_one_pass_over_all_samples[cnn-eager]"),
     "evaluation_without_the_average": Mutant(
         "loop.py", "nullcontext() if average is None else average.swapped_in()", "nullcontext()",
         "test_evaluation.py::test_the_averages_are_evaluated"),

@@ -26,6 +26,7 @@ LAYERS = (
     ("parse", "plan", "device"),
     ("rules",),
     ("report", "checkpoint_file", "executors"),
+    ("finetune",),
     ("run_folder", "build"),
     ("resume", "log_point"),
     ("loop",),
@@ -37,7 +38,7 @@ LAYERS = (
 """A module imports from its own layer and those before it."""
 AXES = LAYERS[6]
 IMPORTED_BY_BUILDERS = ("data/pipeline", "models/networks")
-AFTER_THE_CHECKS = ("report", "executors", "build", "log_point", "loop")
+AFTER_THE_CHECKS = ("report", "executors", "build", "log_point", "loop", "finetune")
 """Everything else may be met by an error or by `list`, and imports torch inside functions only."""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -12,10 +12,14 @@ from torch import nn
 
 from trainer4090.data import DATA, Data
 from trainer4090.data.pipeline.targets import check_targets
+from trainer4090.errors import ConfigError, Problem
 from trainer4090.executors.average import Average
 from trainer4090.executors.local import Forward, LocalExecutor
 from trainer4090.executors.tensors import map_tensors
 from trainer4090.executors.update import PlainUpdate, ScaledUpdate, Update
+from trainer4090.finetune.depth import depths
+from trainer4090.finetune.freeze import freeze
+from trainer4090.finetune.start import start_from
 from trainer4090.losses import LOSSES
 from trainer4090.models import MODELS
 from trainer4090.plan import Plan
@@ -41,22 +45,30 @@ class Run:
     """Forward and backward of the bare model, None when they cannot be counted."""
 
 
-def build(plan: Plan, device: torch.device, notice: Callable[[str], None], dtype: torch.dtype = torch.float32) -> Run:
+def build(
+    plan: Plan,
+    device: torch.device,
+    notice: Callable[[str], None],
+    dtype: torch.dtype = torch.float32,
+    restoring: bool = False,
+) -> Run:
     """The run of `plan` on `device`. The model is initialised on the CPU, so every device starts equal.
 
     `dtype`: of parameters and inputs; float64 lets a comparison see algebra instead of rounding.
+    `restoring`: a saved state is put into the run next, so `model.weights` is not read again.
 
     Raises:
-        ConfigError: the model does not take the data's items.
+        ConfigError: the model does not take the data's items, the weights are not its own, or nothing is trained.
         DataError: the data set is damaged or its labels are out of range.
-        MachineError: a compiler is missing.
+        MachineError: a compiler is missing, or a package that reads the weights.
+        CheckpointFileError: the weights cannot be read.
     """
     spec = plan.spec
     data = DATA.get(spec.data.name).build(spec.data.config, spec.train.seed)
     _check_labels(plan, data, notice)
     loss = LOSSES.get(spec.loss.name).build(spec.loss.config, plan.evidence.data)
-    torch.manual_seed(spec.train.seed)
-    model = MODELS.get(spec.model.name).build(spec.model.config, plan.evidence.data)
+    model = _initialised(plan, restoring, notice)
+    frozen = freeze(model.module, model.blocks, spec.start.freeze, notice)
     model.module.to(dtype)
     flops = _flops_per_sample(model.module, data, loss, notice)
     module = _transformed(plan, model, device)
@@ -65,10 +77,11 @@ def build(plan: Plan, device: torch.device, notice: Callable[[str], None], dtype
         prepare=partial(prepared, prepare=data.prepare, dtype=dtype, channels_last=plan.kernels.channels_last),
         context=partial(plan.precision.context, device),
         device=device,
+        frozen=frozen,
     )
+    forward.set_training(True)
     average = None if spec.ema.decay is None else Average(module, spec.ema.decay)
-    groups = parameter_groups(module, plan.optimizer.learning_rate, plan.optimizer.weight_decay)
-    optimizer = plan.optimizer.build(groups, plan.fused_optimizer)
+    optimizer = _optimizer(plan, module, model.blocks)
     executor = LocalExecutor(
         forward=forward,
         loss=loss,
@@ -83,17 +96,52 @@ def build(plan: Plan, device: torch.device, notice: Callable[[str], None], dtype
     return Run(plan, device, data, loss, executor, flops)
 
 
-def parameter_groups(module: nn.Module, learning_rate: float, weight_decay: float) -> list[dict[str, Any]]:
-    """Two groups that hold every trained parameter once: matrices with weight decay, 1-D parameters without.
+def _initialised(plan: Plan, restoring: bool, notice: Callable[[str], None]) -> Model:
+    """The model on the CPU, from the seed or from `model.weights`."""
+    spec = plan.spec
+    torch.manual_seed(spec.train.seed)
+    model = MODELS.get(spec.model.name).build(spec.model.config, plan.evidence.data)
+    if spec.start.weights is not None and not restoring:
+        num_outputs = plan.evidence.model.num_outputs or plan.evidence.data.num_classes
+        start_from(spec.start.weights, model, num_outputs, notice)
+    return model
+
+
+def _optimizer(plan: Plan, module: nn.Module, blocks: tuple[str, ...]) -> torch.optim.Optimizer:
+    scales: dict[str, float] = {}
+    decay = plan.spec.rates.layer_decay
+    if decay is not None:
+        if not blocks:
+            given = f"{decay:g}, but model={plan.spec.model.name} has no blocks to count"
+            raise ConfigError(Problem("optimizer.layer_decay", given, "use null"))
+        deep = depths((name for name, _ in module.named_parameters()), blocks)
+        scales = {name: decay ** (len(blocks) + 1 - depth) for name, depth in deep.items()}
+    groups = parameter_groups(module, plan.optimizer.learning_rate, plan.optimizer.weight_decay, scales)
+    return plan.optimizer.build(groups, plan.fused_optimizer)
+
+
+def parameter_groups(
+    module: nn.Module, learning_rate: float, weight_decay: float, scales: Mapping[str, float] | None = None
+) -> list[dict[str, Any]]:
+    """Groups that hold every trained parameter once: matrices with weight decay, 1-D parameters without.
 
     Norms and biases are shifts and scales of single features; pulling them to 0 regularises nothing.
+    `scales`: name -> share of the learning rate that the parameter gets, 1 for any other; each share has its groups.
     """
-    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    groups = (
-        ([parameter for parameter in parameters if parameter.ndim >= 2], weight_decay),
-        ([parameter for parameter in parameters if parameter.ndim < 2], 0.0),
-    )
-    return [{"params": members, "weight_decay": decay, "lr": learning_rate} for members, decay in groups if members]
+    members: dict[tuple[float, bool], list[nn.Parameter]] = {}
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad:
+            place = ((scales or {}).get(name, 1.0), parameter.ndim < 2)
+            members.setdefault(place, []).append(parameter)
+    return [
+        {
+            "params": parameters,
+            "weight_decay": 0.0 if vectors else weight_decay,
+            "lr": learning_rate * scale,
+            "lr_scale": scale,
+        }
+        for (scale, vectors), parameters in sorted(members.items(), key=lambda item: (-item[0][0], item[0][1]))
+    ]
 
 
 def prepared(inputs: Any, prepare: Callable[[Any], Any], dtype: torch.dtype, channels_last: bool) -> Any:

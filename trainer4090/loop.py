@@ -87,21 +87,21 @@ def evaluate(run: Run) -> dict[str, float]:
 
     One synchronisation at the end; sums are in fp64, so the batch size does not show.
     """
-    module = run.executor.forward.module
+    forward = run.executor.forward
     totals: dict[str, torch.Tensor] = {}
     num_targets = 0
     functions = {"loss": run.loss.total, **run.loss.metrics}
-    was_training = module.training
-    module.eval()
+    was_training = forward.module.training
+    forward.set_training(False)
     average = run.executor.average
     with torch.no_grad(), nullcontext() if average is None else average.swapped_in():
         for batch in evaluation_batches(run.data.evaluation, run.loss.count, run.plan.batching.micro_batch):
-            inputs, targets = run.executor.forward.place(batch)
-            outputs = run.executor.forward(inputs)
+            inputs, targets = forward.place(batch)
+            outputs = forward(inputs)
             for name, function in functions.items():
                 totals[name] = totals.get(name, 0) + function(outputs, targets).double()
             num_targets += batch.num_targets
-    module.train(was_training)
+    forward.set_training(was_training)
     return {name: float(total) / max(num_targets, 1) for name, total in totals.items()}
 
 

@@ -25,6 +25,7 @@ from trainer4090.schedules import SCHEDULES
 from trainer4090.schema import field_types, read, suggestion
 from trainer4090.spec import (
     LIST_AXES,
+    SHARED_KEYS,
     SINGLE_GROUPS,
     Choice,
     EmaSection,
@@ -57,6 +58,8 @@ def parse(tree: Mapping[str, Any]) -> RunSpec:
     sections: dict[str, Any] = {
         name: read(record, tree.get(name, {}), name, problems) for name, record in SECTIONS.items()
     }
+    for group, (name, record) in SHARED_KEYS.items():
+        sections[name] = _shared(group, record, tree.get(group), problems)
     singles: dict[str, Any] = {group: _single(group, tree.get(group), problems) for group in SINGLE_GROUPS}
     lists: dict[str, Any] = {group: _listed(group, tree.get(group), problems) for group in LIST_AXES}
     card = _card(tree.get("card"), problems)
@@ -87,12 +90,20 @@ def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
+def _shared(group: str, record: type, tree: Any, problems: list[Problem]) -> Any:
+    """The record of the keys that every option of the group has; None beside a problem."""
+    if not isinstance(tree, Mapping):
+        return None  # `_single` says so
+    return read(record, {name: tree[name] for name in field_types(record) if name in tree}, group, problems)
+
+
 def _single(group: str, tree: Any, problems: list[Problem]) -> Choice | None:
     names = REGISTRIES[group].names()
     if not isinstance(tree, Mapping) or "name" not in tree:
         problems.append(Problem(group, "no option chosen", f"choose one of {', '.join(names)}"))
         return None
-    fields = {name: value for name, value in tree.items() if name != "name"}
+    others = {"name", *(field_types(SHARED_KEYS[group][1]) if group in SHARED_KEYS else ())}
+    fields = {name: value for name, value in tree.items() if name not in others}
     return _choice(group, tree["name"], fields, group, problems)
 
 

@@ -81,12 +81,17 @@ class Plan:
             f"  batch         {batching.batch_size} = {micro}",
             f"  data          {spec.data.name}: {data.num_train:,} training {unit} of {item}, "
             f"{data.num_evaluation:,} held out, {data.num_classes} classes{_aside(data.description)}",
-            f"  model         {spec.model.name}",
+            f"  model         {spec.model.name}{self._start()}",
             f"  precision     {spec.precision.name}: matrix products in {self.precision.arithmetic}{self._scale()}",
             f"  memory        {', '.join(choice.name for choice in spec.memory)}",
             f"  kernels       {', '.join(choice.name for choice in spec.kernels)}",
             f"  parallelism   {spec.parallelism.name}: {self.parallelism.executor} executor",
         ]
+
+    def _start(self) -> str:
+        start = self.spec.start
+        weights = "" if start.weights is None else f", weights of {start.weights}"
+        return weights + (f", frozen: {', '.join(start.freeze)}" if start.freeze else "")
 
     def _scale(self) -> str:
         scale = self.precision.loss_scale
@@ -99,7 +104,9 @@ class Plan:
         if self.fused_optimizer and not self.kernels.fused_optimizer:
             reason = " (fp16 skips an overflowed update on the device, without a synchronisation)"
         schedule = self.spec.schedule.name
-        steps.append(f"OPTIMIZER: {self.spec.optimizer.name}, {kind} kernels{reason}, schedule {schedule}")
+        decay = self.spec.rates.layer_decay
+        layers = "" if decay is None else f", each block {decay:g} times the rate of the next"
+        steps.append(f"OPTIMIZER: {self.spec.optimizer.name}, {kind} kernels{reason}, schedule {schedule}{layers}")
         if self.spec.ema.decay is not None:
             steps.append(f"EMA: parameters averaged with decay {self.spec.ema.decay:g}, evaluated and saved")
         return [f"  step {number}        {step}" for number, step in enumerate(steps, start=1)]

@@ -144,6 +144,8 @@ class ModelTraits:
     """Has blocks that form a chain (see `Part`)."""
     num_outputs: int | None = None
     """Explicit number of classes or tokens; None follows the data."""
+    published: str | None = None
+    """Word of `model.weights` for the weights that the model's authors publish, None where there are none."""
     item_problem: Callable[[tuple[int, ...]], Problem | None] = lambda item_shape: None
     """Shape of an item of the right kind -> why the model cannot take it, or None."""
 
@@ -217,6 +219,8 @@ class Model:
 
     For a forward that would take too long to compile: a recurrence unrolled over 128 steps took 52 s.
     """
+    published: Callable[[str, Callable[[str], None]], dict[str, torch.Tensor]] | None = None
+    """(version, '' for the default; notice) -> weights that the model's authors publish, downloaded when asked for."""
 
 
 @dataclass(frozen=True)

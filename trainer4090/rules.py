@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from trainer4090.errors import ConfigError, DataError, Problem
 from trainer4090.plan import Plan
-from trainer4090.spec import Choice
+from trainer4090.spec import PUBLISHERS, Choice
 
 Problems = Iterator[Problem]
 
@@ -105,6 +105,24 @@ def blocks_needed(plan: Plan) -> Problems:
         yield Problem("memory", given, "use memory=none, or a model with blocks")
 
 
+def weights_are_published(plan: Plan) -> Problems:
+    """A word in place of a file of weights is one that the model knows."""
+    word, published = plan.spec.start.weights, plan.evidence.model.published
+    if word is not None and word.partition(":")[0] in PUBLISHERS and word.partition(":")[0] != published:
+        given = f"{word}, but model={plan.spec.model.name} is none of {word.partition(':')[0]}'s"
+        yield Problem(
+            "model.weights", given, "give a file or a run folder, or one of its models: trainer4090 list model"
+        )
+
+
+def layers_to_decay_over(plan: Plan) -> Problems:
+    """Layer-wise rates need blocks to count."""
+    decay = plan.spec.rates.layer_decay
+    if decay is not None and not plan.evidence.model.blocks:
+        given = f"{decay:g}, but {plan.spec.model.name} has no blocks to count"
+        yield Problem("optimizer.layer_decay", given, "use null, or a model with blocks")
+
+
 def batch_norm_needs_two(plan: Plan) -> Problems:
     """BatchNorm gets at least two samples at a time: one has no variance to estimate."""
     if not plan.evidence.model.batch_norm:
@@ -154,6 +172,8 @@ RULES = (
     enough_outputs,
     loss_fits_outputs,
     blocks_needed,
+    weights_are_published,
+    layers_to_decay_over,
     batch_norm_needs_two,
 )
 DATA_RULES = (enough_samples, targets_are_classes)

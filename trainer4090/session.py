@@ -59,7 +59,7 @@ class Session:
         self._device = torch_device(self._chosen)
         state = None if resume_from is None else checkpoint_file.load(resume_from)
         notices: list[str] = []
-        built = build(self._plan, self._device, notices.append)
+        built = build(self._plan, self._device, notices.append, restoring=state is not None)
         self._progress = progress = loop.Progress() if state is None else restored(built, state, resume_from)
         reporter, points = self._open_report(built, progress.step)
         checkpoint_file.cut_back(self._folder, progress.step, progress.best, notices.append)

@@ -11,13 +11,14 @@ from typing import Annotated, Any, Literal
 
 from omegaconf import OmegaConf
 
-from trainer4090.schema import Auto, Count, Pattern, PositiveFloat, PositiveInt, Probability
+from trainer4090.schema import Auto, Count, Pattern, PositiveFloat, PositiveInt, Probability, Range
 
 LIST_AXES = ("memory", "kernels")
 """Groups that take one option or a list; each option's fields lie under its own name."""
 SINGLE_GROUPS = ("precision", "parallelism", "model", "data", "loss", "optimizer", "schedule")
 """Groups that take exactly one option; its fields lie directly under the group."""
 
+LayerDecay = Annotated[float, Range(low=0, high=1, above_low=True)]
 DeviceWord = Annotated[str, Pattern(r"auto|cpu|cuda(:\d+)?", "auto, cpu, cuda or cuda:N")]
 
 
@@ -61,6 +62,28 @@ class EmaSection:
 
 
 @dataclass(frozen=True)
+class StartSection:
+    """Keys of `model` that every model has: where training starts, and what of it stays there."""
+
+    weights: str | None
+    """Path of a file or a run folder, or `torchvision`; None keeps the random initialisation."""
+    freeze: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class RatesSection:
+    """Keys of `optimizer` that every optimizer has."""
+
+    layer_decay: LayerDecay | None
+
+
+PUBLISHERS = ("torchvision",)
+"""Words of `model.weights` that are no path; a version may follow, as in `torchvision:IMAGENET1K_V2`."""
+SHARED_KEYS: dict[str, tuple[str, type]] = {"model": ("start", StartSection), "optimizer": ("rates", RatesSection)}
+"""Group -> field of `RunSpec` with the keys that stand beside those of the chosen option, whichever that is."""
+
+
+@dataclass(frozen=True)
 class RootSection:
     """Fields that stand at the top of the tree."""
 
@@ -79,6 +102,8 @@ class RunSpec:
     run: RunSection
     train: TrainSection
     ema: EmaSection
+    start: StartSection
+    rates: RatesSection
     precision: Choice
     memory: tuple[Choice, ...]
     kernels: tuple[Choice, ...]
@@ -100,6 +125,8 @@ def to_tree(spec: RunSpec) -> dict[str, Any]:
     for group in SINGLE_GROUPS:
         choice = getattr(spec, group)
         tree[group] = {"name": choice.name, **_plain(choice.config)}
+    for group, (name, _) in SHARED_KEYS.items():
+        tree[group] |= _plain(getattr(spec, name))
     for group in LIST_AXES:
         tree[group] = {choice.name: _plain(choice.config) for choice in getattr(spec, group)}
     tree["card"] = {"name": "auto"} if spec.card is None else _plain(spec.card)

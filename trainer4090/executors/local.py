@@ -27,6 +27,14 @@ class Forward:
     context: Callable[[], AbstractContextManager[Any]]
     """Autocast or nothing."""
     device: torch.device
+    frozen: tuple[torch.nn.Module, ...] = ()
+    """Submodules that are not trained: always in eval mode, so that BatchNorm keeps its statistics."""
+
+    def set_training(self, training: bool) -> None:
+        """Put the module in training or eval mode, all but what is frozen; nothing else may switch it."""
+        self.module.train(training)
+        for module in self.frozen:
+            module.eval()
 
     def place(self, batch: Batch) -> tuple[Any, torch.Tensor]:
         """(inputs, targets) on the device; pinned host tensors are copied without waiting."""

@@ -44,6 +44,13 @@ class Update(Protocol):
         ...
 
 
+def set_rates(optimizer: torch.optim.Optimizer, rate: torch.Tensor | float) -> None:
+    """Give every parameter group its share of `rate`; a rate on the device is not read back."""
+    for group in optimizer.param_groups:
+        scale = group.get("lr_scale", 1.0)
+        group["lr"] = rate if scale == 1.0 else rate * scale
+
+
 @final
 class PlainUpdate:
     """Every update is applied."""
@@ -69,8 +76,7 @@ class PlainUpdate:
     def apply(self, loss: torch.Tensor, grad_norm: torch.Tensor | None) -> StepOutput:
         """Move parameters, schedule and average."""
         rate = self._rates[min(self._applied, len(self._rates) - 1)]
-        for group in self._optimizer.param_groups:
-            group["lr"] = rate
+        set_rates(self._optimizer, rate)
         self._optimizer.step()
         if self._average is not None:
             self._average.update(applied=None)
@@ -124,8 +130,7 @@ class ScaledUpdate:
         """Move parameters, schedule and average unless a gradient overflowed; adapt the scale."""
         # `rates[index]` would read the index back to the host: a synchronisation.
         rate = self._rates.take(torch.minimum(self._applied, self._last))
-        for group in self._optimizer.param_groups:
-            group["lr"] = rate
+        set_rates(self._optimizer, rate)
         self._optimizer.grad_scale = None  # type: ignore[attr-defined]
         self._optimizer.found_inf = self._found_inf  # type: ignore[attr-defined]
         self._optimizer.step()

@@ -1,4 +1,4 @@
-"""Model `torchvision`: every image classifier of torchvision, untrained, by its name there.
+"""Model `torchvision`: every image classifier of torchvision by its name there.
 
 The names and the families come from torchvision's source text, so that a wrong name is refused without importing it.
 """
@@ -71,13 +71,14 @@ def traits(config: Config) -> ModelTraits:
         channels_last=family not in WITHOUT_CHANNELS_LAST,
         blocks=family not in WITHOUT_BLOCKS,
         num_outputs=explicit(config.num_classes),
+        published="torchvision",
         item_problem=partial(_item_problem, config.arch),
     )
 
 
 @MODELS.register("torchvision", Config, traits=traits)
 def torchvision(config: Config, data: DataTraits) -> Model:
-    """An image classifier of torchvision by its name there (`arch`), with random weights.
+    """An image classifier of torchvision by its name there (`arch`); its weights with model.weights=torchvision.
 
     Raises:
         ConfigError: the architecture does not take images of the data's size.
@@ -86,6 +87,7 @@ def torchvision(config: Config, data: DataTraits) -> Model:
 
     from trainer4090.models.networks.chain import find_chain
     from trainer4090.models.networks.input_channels import set_input_channels
+    from trainer4090.models.networks.torchvision_weights import torchvision_weights
 
     arguments = _arguments(config.arch, data.item_shape)
     num_classes = filled(config.num_classes, data.num_classes)
@@ -96,7 +98,7 @@ def torchvision(config: Config, data: DataTraits) -> Model:
     except RuntimeError as error:  # torch says so when a feature map has shrunk to nothing
         given = f"{config.arch} does not take images of {data.item_shape}: {error}"
         raise ConfigError(Problem("model.arch", given, "choose larger images or another arch")) from error
-    return Model(module, blocks)
+    return Model(module, blocks, published=partial(torchvision_weights, config.arch))
 
 
 def _square_divisor(arch: str) -> int | None:

@@ -100,6 +100,6 @@ def evaluated(spec: RunSpec, file: Path) -> dict[str, Any]:
     from trainer4090 import loop
     from trainer4090.build import build
 
-    built = build(ready.plan, process.torch_device(ready.device), print)
+    built = build(ready.plan, process.torch_device(ready.device), print, restoring=True)
     progress = session.restored(built, checkpoint_file.load(file), file)
     return {"checkpoint": str(file), "step": progress.step, "eval": loop.evaluate(built)}

@@ -12,6 +12,7 @@ from typing import Any
 from trainer4090 import checkpoint_file, resume, run_folder, worker
 from trainer4090.composition import compose
 from trainer4090.disk import write_json, write_text
+from trainer4090.finetune.start import require_start
 from trainer4090.parse import parse
 from trainer4090.plan import Plan
 from trainer4090.report.environment import environment
@@ -46,6 +47,8 @@ def run(words: Sequence[str]) -> int:
     ready = worker.prepare(start.spec)
     folder, stop = start.folder, StopRequest()
     if start.found is None:
+        if start.spec.start.weights is not None:
+            require_start(start.spec.start.weights)
         run_folder.claim(folder, start.again)
     with run_folder.locked(folder):
         stop.install()
