@@ -71,29 +71,33 @@ def build(
     frozen = freeze(model.module, model.blocks, spec.start.freeze, notice)
     model.module.to(dtype)
     flops = _flops_per_sample(model.module, data, loss, notice)
-    module = _transformed(plan, model, device)
     forward = Forward(
-        module=module,
+        module=_transformed(plan, model, device),
         prepare=partial(prepared, prepare=data.prepare, dtype=dtype, channels_last=plan.kernels.channels_last),
         context=partial(plan.precision.context, device),
         device=device,
         frozen=frozen,
     )
     forward.set_training(True)
-    average = None if spec.ema.decay is None else Average(module, spec.ema.decay)
-    optimizer = _optimizer(plan, module, model.blocks)
-    executor = LocalExecutor(
-        forward=forward,
-        loss=loss,
-        optimizer=optimizer,
-        update=_update(plan, optimizer, average, device),
-        average=average,
-        micro_batch=plan.batching.micro_batch,
-        clip_norm=spec.train.clip_norm,
-    )
+    executor = _executor(plan, forward, loss, model.blocks)
     if device.type == "cuda":
         data = replace(data, train=data.train.resident(device), evaluation=data.evaluation.resident(device))
     return Run(plan, device, data, loss, executor, flops)
+
+
+def _executor(plan: Plan, forward: Forward, loss: Loss, blocks: tuple[str, ...]) -> LocalExecutor:
+    module, decay = forward.module, plan.spec.ema.decay
+    average = None if decay is None else Average(module, decay)
+    optimizer = _optimizer(plan, module, blocks)
+    return LocalExecutor(
+        forward=forward,
+        loss=loss,
+        optimizer=optimizer,
+        update=_update(plan, optimizer, average, forward.device),
+        average=average,
+        micro_batch=plan.batching.micro_batch,
+        clip_norm=plan.spec.train.clip_norm,
+    )
 
 
 def _initialised(plan: Plan, restoring: bool, notice: Callable[[str], None]) -> Model:

@@ -107,12 +107,11 @@ def blocks_needed(plan: Plan) -> Problems:
 
 def weights_are_published(plan: Plan) -> Problems:
     """A word in place of a file of weights is one that the model knows."""
-    word, published = plan.spec.start.weights, plan.evidence.model.published
-    if word is not None and word.partition(":")[0] in PUBLISHERS and word.partition(":")[0] != published:
-        given = f"{word}, but model={plan.spec.model.name} is none of {word.partition(':')[0]}'s"
-        yield Problem(
-            "model.weights", given, "give a file or a run folder, or one of its models: trainer4090 list model"
-        )
+    word = plan.spec.start.weights or ""
+    publisher = word.partition(":")[0]
+    if publisher in PUBLISHERS and publisher != plan.evidence.model.published:
+        given = f"{word}, but model={plan.spec.model.name} is none of {publisher}'s"
+        yield Problem("model.weights", given, f"give a file or a run folder, or choose model={publisher}")
 
 
 def layers_to_decay_over(plan: Plan) -> Problems:
