@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import pickle
-import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -97,7 +96,9 @@ def _of_torch(path: Path, notice: Callable[[str], None]) -> TensorsByName:
         # torch says the same for garbage and for a pickled model, over many lines that advise to run the code in it.
         given = f"{path} is no state dict: damaged, or holding other objects than tensors, whose code is never run"
         raise _unusable(given, _REMEDY) from error
-    except (RuntimeError, OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
+    except MemoryError:
+        raise
+    except Exception as error:  # bytes that are no pickle make the unpickler fail in many ways
         raise _unusable(f"{path} cannot be read ({_first_line(error)})", "give another file") from error
     return unwrapped(content, path, notice)
 

@@ -31,13 +31,21 @@ def find_chain(module: nn.Module, item_shape: tuple[int, ...]) -> tuple[str, ...
 
 
 def _watch(module: nn.Module, item_shape: tuple[int, ...]) -> dict[str, Call]:
-    """Name -> call of every submodule, from one forward pass on the meta device."""
+    """Name -> call of every submodule, from one forward pass on the meta device.
+
+    A module that is called twice or changes its input in place is left out: what it got cannot be given to it again.
+    """
     calls: dict[str, Call] = {}
-    repeated: set[str] = set()
+    versions: dict[str, int] = {}
+    left_out: set[str] = set()
+
+    def before(name: str, args: tuple[Any, ...]) -> None:
+        if args and isinstance(args[0], torch.Tensor):
+            versions[name] = args[0]._version
 
     def record(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        if name in calls:
-            repeated.add(name)
+        if name in calls or (name in versions and args[0]._version != versions[name]):
+            left_out.add(name)
         # `object()` is no other call's output, so that such a call links to nothing.
         calls[name] = (args[0] if len(args) == 1 and not kwargs else object(), output)
 
@@ -45,6 +53,10 @@ def _watch(module: nn.Module, item_shape: tuple[int, ...]) -> dict[str, Call]:
         child.register_forward_hook(
             lambda _, args, kwargs, output, name=name: record(name, args, kwargs, output), with_kwargs=True
         )
+        for name, child in module.named_modules()
+    ]
+    hooks += [
+        child.register_forward_pre_hook(lambda _, args, name=name: before(name, args))
         for name, child in module.named_modules()
     ]
     state = itertools.chain(module.named_parameters(), module.named_buffers())
@@ -55,7 +67,7 @@ def _watch(module: nn.Module, item_shape: tuple[int, ...]) -> dict[str, Call]:
     finally:
         for hook in hooks:
             hook.remove()
-    return {name: call for name, call in calls.items() if name not in repeated}
+    return {name: call for name, call in calls.items() if name not in left_out}
 
 
 def _runs(prefix: str, parent: nn.Module, calls: dict[str, Call]) -> Iterator[tuple[str, ...]]:
