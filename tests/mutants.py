@@ -22,6 +22,7 @@ CHECKPOINT, RECOMPUTE = (
     "memory/checkpoint.py",
     "recompute_in_backward(self._run, hidden, use_reentrant=False, context_fn",
 )
+FREEZE, FIT = "finetune/freeze.py", "finetune/fit.py"
 ACCUMULATION = "test_accumulation.py::"
 FULL_BATCH = f"{ACCUMULATION}test_equals_the_full_batch[mlp-2-ragged_targets]"
 TAIL = f"{ACCUMULATION}test_tail_of_an_epoch_has_its_own_divisor"
@@ -106,6 +107,38 @@ MUTANTS = {
     "evaluation_without_the_average": Mutant(
         "loop.py", "nullcontext() if average is None else average.swapped_in()", "nullcontext()",
         "test_evaluation.py::test_the_averages_are_evaluated"),
+    "frozen_statistics_move": Mutant(
+        LOCAL, "            module.eval()\n", "            pass\n",
+        "test_freeze.py::test_frozen_stays_and_the_rest_moves_in_the_first_update[resnet-none]"),
+    "frozen_statistics_move_after_an_evaluation": Mutant(
+        "loop.py", "forward.set_training(was_training)", "forward.module.train(was_training)",
+        "test_freeze.py::test_modes[True]"),
+    "frozen_parameters_are_trained": Mutant(
+        FREEZE, "parameter.requires_grad_(parameter.requires_grad and id(parameter) not in frozen)", "pass",
+        "test_freeze.py::test_frozen_stays_and_the_rest_moves_in_the_first_update[cnn-none]"),
+    "frozen_parameters_in_the_optimizer": Mutant(
+        BUILD, "        if parameter.requires_grad:\n", "        if True:\n",
+        "test_freeze.py::test_frozen_parameters_are_in_no_group[sgd]"),
+    "layers_decay_upwards": Mutant(
+        BUILD, "decay ** (len(blocks) + 1 - depth)", "decay**depth",
+        "test_layer_decay.py::test_equals_a_loop_written_by_hand"),
+    "shares_forgotten_in_an_update": Mutant(
+        UPDATE, "rate if scale == 1.0 else rate * scale", "rate",
+        "test_layer_decay.py::test_equals_a_loop_written_by_hand"),
+    "any_layer_replaced_as_a_head": Mutant(
+        FIT, "theirs.shape[1:] == weight.shape[1:] and ", "",
+        "test_weights.py::test_weights_of_another_model[wider-head]"),
+    "unknown_names_in_weights_accepted": Mutant(
+        FIT, "[name for name in tensors if name not in own]", "[]",
+        "test_weights.py::test_weights_of_another_model[unexpected]"),
+    "weights_without_the_average": Mutant(
+        "finetune/weights_file.py", "    if average is None:\n", "    if True:\n",
+        "test_weights.py::test_a_run_and_its_files[gpt-averaged]"),
+    "weights_read_again_on_resume": Mutant(
+        BUILD, " and not restoring", "", "test_weights.py::test_resumes_without_the_file"),
+    "published_weights_unchecked": Mutant(
+        "models/networks/torchvision_weights.py", "not digest.startswith(digits)", "False",
+        "test_weights.py::test_published_weights_are_checked"),
     "order_depends_on_workers": Mutant(
         "data/pipeline/loader.py", "epoch_order(self._seed, part", "epoch_order(self._seed + 1, part",
         "test_loader.py::test_workers_give_the_same_bits_and_leave_no_trace"),

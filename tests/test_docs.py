@@ -43,7 +43,8 @@ def test_commands_compose(page: str, words: str) -> None:
         if verb in ("list", "evaluate"):
             assert all(word in paths.groups() or re.fullmatch(r"(run|checkpoint)=\w+", word) for word in given)
             return
-    swept = [word.split(",")[0] for word in given if not word.startswith("--")]
+    sweeps = "-m" in words.split()
+    swept = [word.split(",")[0] if sweeps else word for word in given if not word.startswith("--")]
     parse(compose(swept).tree)
 
 

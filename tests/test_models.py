@@ -300,15 +300,19 @@ class Traps(nn.Module):
         super().__init__()
         self.trap = trap
         self.first, self.second, self.third, self.fourth = (nn.Sequential(nn.Linear(4, 4)) for _ in range(4))
+        if trap == "in place":
+            self.first = nn.Sequential(nn.ReLU(inplace=True))
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         if self.trap == "twice":
             hidden = self.fourth(hidden)
+        if self.trap == "in place":
+            return self.fourth(self.third(self.second(self.first(hidden))).relu())
         hidden = self.third(self.second(self.first(hidden) + 0))
         return self.fourth(hidden if self.trap == "twice" else hidden.relu())
 
 
-@pytest.mark.parametrize("trap", ["twice", "between"])
+@pytest.mark.parametrize("trap", ["twice", "between", "in place"])
 def test_chain_ends_where_a_tensor_is_not_handed_on(trap: str) -> None:
     assert find_chain(Traps(trap), (4,)) == ("second", "third")
 

@@ -249,6 +249,19 @@ def test_a_sweep_over_starts(tmp_path: Path) -> None:
     assert "weights of start.pt, frozen: stem" in Path("sweep/1/train.log").read_text()
 
 
+@pytest.mark.parametrize("sweep", [False, True])
+def test_the_latest_run_is_the_one_before(sweep: bool) -> None:
+    """Though `outputs/latest` leads to the new run before that reads its weights."""
+    words = ("model=mlp", "model.hidden=[8]", "train.epochs=null", "train.steps=2", "device=cpu")
+    assert main([*words, "run.name=first"]) == 0
+    folder = Path("outputs/latest").resolve()
+    swept = ["-m", "train.seed=0,1"] if sweep else []
+    assert main([*words, "run.name=second", "model.weights=outputs/latest", *swept]) == 0
+    newest = Path("outputs/latest/0" if sweep else "outputs/latest")
+    assert folder != newest.resolve()
+    assert f"weights: outputs/first/{folder.name}" in (newest / "spec.yaml").read_text()
+
+
 # Published weights.
 
 

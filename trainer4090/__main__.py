@@ -62,7 +62,9 @@ def dispatch(words: list[str]) -> int:
     line = _read(words)
     if line.verb not in COMPOSED:
         return VERBS[line.verb].run(line.words)
-    overrides = [*line.words, "task=plan"] if line.verb == "plan" else line.words
+    from trainer4090.finetune.start import settled
+
+    overrides = [settled(word) for word in line.words] + (["task=plan"] if line.verb == "plan" else [])
     if line.multirun:
         from trainer4090.sweeps.multirun import multirun
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,6 +20,17 @@ def require_start(word: str) -> None:
     """
     if _publisher(word) is None:
         weights_file.require(Path(word))
+
+
+def settled(word: str) -> str:
+    """The override with links in `model.weights` followed: `outputs/latest` leads elsewhere once this run begins."""
+    key, _, value = word.partition("=")
+    return f"{key}={','.join(map(_followed, value.split(',')))}" if key == "model.weights" else word
+
+
+def _followed(path: str) -> str:
+    linked = os.path.exists(path) and os.path.realpath(path) != os.path.abspath(path)
+    return os.path.relpath(os.path.realpath(path)) if linked else path
 
 
 def start_from(word: str, model: Model, num_outputs: int, notice: Callable[[str], None]) -> None:

@@ -46,8 +46,9 @@ def _watch(module: nn.Module, item_shape: tuple[int, ...]) -> dict[str, Call]:
     def record(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         if name in calls or (name in versions and args[0]._version != versions[name]):
             left_out.add(name)
+        alone = len(args) == 1 and not kwargs and isinstance(args[0], torch.Tensor)
         # `object()` is no other call's output, so that such a call links to nothing.
-        calls[name] = (args[0] if len(args) == 1 and not kwargs else object(), output)
+        calls[name] = (args[0] if alone else object(), output)
 
     hooks = [
         child.register_forward_hook(
