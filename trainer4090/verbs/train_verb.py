@@ -12,7 +12,7 @@ from typing import Any
 from trainer4090 import checkpoint_file, resume, run_folder, worker
 from trainer4090.composition import compose
 from trainer4090.disk import write_json, write_text
-from trainer4090.parse import parse
+from trainer4090.parse import parse, saved_tree
 from trainer4090.plan import Plan
 from trainer4090.report.environment import environment
 from trainer4090.signals import StopRequest
@@ -70,6 +70,7 @@ def _start(words: Sequence[str]) -> _Start:
     found = None if wish is None else run_folder.to_resume(wish, spec.run)
     if found is not None:
         folder = run_folder.folder_of(found)
+        saved_tree(folder / "spec.yaml")  # before its options are looked for: they may be a plugin's
         overrides = resume.joined(resume.overrides_of(folder), words)
         spec = parse(compose(overrides).tree)
         resume.check(folder, spec)
