@@ -129,8 +129,11 @@ def _data_problems(data: Data) -> Found:
         lacking = [method for method in _SOURCE_METHODS if not callable(getattr(source, method, None))]
         if lacking:
             yield f"{name} is {_kind(source)} without {', '.join(lacking)}", _SOURCE
-        elif len(source):
-            yield from _fetch_problems(name, source)
+            return
+        found = list(_fetch_problems(name, source)) if len(source) else []
+        if found:  # both splits are mostly made by the same lines
+            yield from found
+            return
 
 
 def _fetch_problems(name: str, source: Any) -> Iterator[tuple[str, str]]:

@@ -42,7 +42,8 @@ _FROZEN = "write @dataclass(frozen=True) above class {name}"
 def check(plugin: PluginModule, group: str, entry: Entry[Any]) -> Iterator[Problem]:
     """What is wrong with an entry that a plugin registered."""
     option = f"{group}={entry.name}"
-    at_builder, at_config = location(plugin, entry.build), location(plugin, entry.config)
+    at_builder = location(plugin, entry.build)
+    at_config = location(plugin, entry.config) if isinstance(entry.config, type) else at_builder
     found = ((at_builder, each) for each in (*_name_problems(group, entry.name), *_builder_problems(group, entry)))
     for where, (given, remedy) in (*found, *((at_config, each) for each in _config_problems(group, entry.config))):
         yield Problem(where, f"{option}: {given}", remedy)
@@ -65,7 +66,7 @@ Found = Iterator[tuple[str, str]]
 def _name_problems(group: str, name: Any) -> Found:
     if not isinstance(name, str) or not _NAME.fullmatch(name) or yaml.safe_load(name) != name:
         yield f"{name!r} is no name", "a name is one word of letters, digits and '_', and no word of YAML such as null"
-    elif name in paths.options(group):
+    elif (paths.CONF / group / f"{name}.yaml").is_file():
         yield "that is the name of a shipped option", "give it another name"
 
 
@@ -78,7 +79,7 @@ def _builder_problems(group: str, entry: Entry[Any]) -> Found:
             yield given, f"write def {name}({arguments}):"
     if group in TRAITS_ARGUMENTS or entry.traits is None:
         return
-    yield f"a {group} has no traits", f"leave traits= out of register({entry.name!r}, Config)"
+    yield f"{group} has no traits", f"leave traits= out of register({entry.name!r}, Config)"
 
 
 def _accepts(function: Callable[..., Any], num_arguments: int) -> bool:

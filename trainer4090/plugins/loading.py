@@ -23,6 +23,7 @@ from trainer4090.spec import PluginRecord
 
 ENTRY_POINTS = "trainer4090.plugins"
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+_NO_LIST = "a value that can change is no default: write NAME: tuple[int, ...] = (1, 2)"
 _NO_SCRIPT = "put what the file does as a script under: if __name__ == '__main__':"
 
 Options = dict[str, list[str]]
@@ -157,8 +158,10 @@ def _run(plugin: PluginModule, execute: Callable[[], ModuleType | None]) -> None
         execute()
     except (Exception, SystemExit) as error:
         blamed = plugin_modules.blamed(error)
-        if isinstance(error, SystemExit):
-            where = plugin_modules.place_of(error) or plugin.record.name
+        where = plugin_modules.place_of(error) or plugin.record.name
+        if isinstance(error, ValueError) and str(error).startswith("mutable default"):
+            blamed = ConfigError(Problem(where, plugin_modules.text_of(error), _NO_LIST))
+        elif isinstance(error, SystemExit):
             blamed = ConfigError(Problem(where, "ends the process when it is imported", _NO_SCRIPT))
         elif blamed is error:  # no line of the plugin was reached: no UTF-8, or a null byte
             problem = Problem(plugin.record.name, plugin_modules.text_of(error), _unreadable(plugin))
@@ -184,8 +187,9 @@ def _no_file(word: str, error: OSError) -> Problem:
     if not isinstance(error, FileNotFoundError):
         return Problem("plugin", f"{word} cannot be read ({error.strerror})", "give a file of Python that you may read")
     folder = path.parent if path.parent.is_dir() else Path()
-    close = nearest(path.name, [each.name for each in folder.glob("*.py")])
-    shown = f"./{folder / close[0]}" if close and not folder.is_absolute() else str(folder / close[0]) if close else ""
+    close = nearest(path.stem, [each.stem for each in folder.glob("*.py")])
+    near = f"{folder / close[0]}.py" if close else ""
+    shown = near if folder.is_absolute() or near.startswith("..") else f"./{near}"
     remedy = f"did you mean plugin={shown}?" if close else f"a path counts from {Path.cwd()}"
     return Problem("plugin", f"{word} does not exist", remedy)
 
@@ -194,6 +198,4 @@ def _no_module(name: str, module: str, distribution: str | None) -> Problem:
     if distribution is not None:
         given = f"the entry point {name} of {distribution} names no module of Python ({module})"
         return Problem("plugin", given, f"install it again, or: pip uninstall {distribution.split()[0]}")
-    file = Path(f"{module.replace('.', '/')}.py")
-    remedy = f"type plugin=./{file} for the file" if file.is_file() else "give a module that Python finds, or ./FILE.py"
-    return Problem("plugin", f"there is no module {module}", remedy)
+    return Problem("plugin", f"there is no module {module}", "give a module that Python finds, or a file: ./FILE.py")
