@@ -65,6 +65,8 @@ def _start(words: Sequence[str]) -> _Start:
     resuming = any(word.startswith("resume=") for word in words)
     # Words of a resuming start may need those of the first one: `precision.floor=1` is no key unless precision=amp.
     first = [word for word in words if word.partition("=")[0] in _WHEREABOUTS] if resuming else words
+    if resuming:
+        resume.require_plugins(words)
     spec = parse(compose(first).tree)
     wish = spec.root.resume
     found = None if wish is None else run_folder.to_resume(wish, spec.run)
