@@ -185,7 +185,7 @@ OTHER: dict[str, tuple[Any, Any]] = {
 
 def defaults() -> dict[str, Any]:
     tree: Any = OmegaConf.to_container(OmegaConf.load(paths.CONF / "config.yaml"))
-    return {key: value for key, value in tree.items() if key not in ("defaults", "hydra", "task")}
+    return {key: value for key, value in tree.items() if key not in ("defaults", "hydra", "task", "plugin")}
 
 
 def test_every_key_is_compared() -> None:

@@ -16,14 +16,14 @@ EXCEPTIONS: dict[str, str] = {}
 """`path:name` -> the reason why a ceiling does not hold there."""
 
 LAYERS = (
-    ("errors", "disk", "paths"),
+    ("errors", "disk", "paths", "random_state"),
     ("schema",),
-    ("registry", "spec", "signals"),
+    ("registry", "spec", "signals", "plugin_modules"),
     ("card",),
     ("records",),
     ("item_format",),
     ("precision", "memory", "kernels", "parallelism", "models", "data", "losses", "optimizers", "schedules"),
-    ("parse", "plan", "device"),
+    ("parse", "plugins", "plan", "device", "extend"),
     ("rules",),
     ("report", "checkpoint_file", "executors"),
     ("finetune",),

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from trainer4090 import __version__, help, paths
 from trainer4090.errors import ConfigError, Problem, exit_code_of, lines_of
+from trainer4090.plugin_modules import blamed
+from trainer4090.plugins.loading import load
 from trainer4090.schema import suggestion
 from trainer4090.verbs import VERBS
 
@@ -43,6 +45,7 @@ def main(words: Sequence[str] | None = None) -> int:
     except Exception as error:
         if "debug=true" in given:
             traceback.print_exc()
+        error = blamed(error)
         print("\n".join(lines_of(error)), file=sys.stderr)
         return exit_code_of(error)
 
@@ -53,6 +56,7 @@ def dispatch(words: list[str]) -> int:
     Raises:
         TrainerError: what the verb raises, or an unknown verb or flag.
     """
+    words, given = _with_plugins(words), words
     if any(word in _HELP for word in words):
         print(help.text())
         return 0
@@ -64,6 +68,7 @@ def dispatch(words: list[str]) -> int:
         return VERBS[line.verb].run(line.words)
     from trainer4090.finetune.start import settled
 
+    line = _read(given)  # the names of plugins belong to a run
     overrides = [settled(word) for word in line.words] + (["task=plan"] if line.verb == "plan" else [])
     if line.multirun:
         from trainer4090.sweeps.multirun import multirun
@@ -73,6 +78,21 @@ def dispatch(words: list[str]) -> int:
         return _show(overrides)
     task = next((word.partition("=")[2] for word in reversed(overrides) if word.startswith("task=")), "train")
     return VERBS["plan" if task == "plan" else "train"].run(overrides)
+
+
+def _with_plugins(words: list[str]) -> list[str]:
+    """The words without `plugin=`, whose code is loaded: it decides what may be listed, chosen and composed.
+
+    Raises:
+        ConfigError: it cannot be loaded.
+    """
+    names: list[str] = []
+    if any(word.startswith("plugin=") for word in words):
+        from trainer4090.composition import plugin_words
+
+        names, words = plugin_words.split(words)
+    load(names)
+    return words
 
 
 def _read(words: Sequence[str]) -> _Line:

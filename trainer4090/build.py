@@ -23,6 +23,7 @@ from trainer4090.finetune.start import start_from
 from trainer4090.losses import LOSSES
 from trainer4090.models import MODELS
 from trainer4090.plan import Plan
+from trainer4090.plugins import trial
 from trainer4090.records import Batch, Loss, Model, Part, Site
 from trainer4090.report.flops import model_flops
 
@@ -70,7 +71,7 @@ def build(
     model = _initialised(plan, restoring, notice)
     frozen = freeze(model.module, model.blocks, spec.start.freeze, notice)
     model.module.to(dtype)
-    flops = _flops_per_sample(model.module, data, loss, notice)
+    flops = _flops_per_sample(plan, data, model, loss, notice)
     forward = Forward(
         module=_transformed(plan, model, device),
         prepare=partial(prepared, prepare=data.prepare, dtype=dtype, channels_last=plan.kernels.channels_last),
@@ -177,6 +178,11 @@ def _update(plan: Plan, optimizer: torch.optim.Optimizer, average: Average | Non
     rates = [peak * plan.schedule.factor(update, plan.horizon) for update in range(plan.horizon.total)]
     if plan.precision.loss_scale is None:
         return PlainUpdate(optimizer, rates, average)
+    if not getattr(optimizer, "_step_supports_amp_scaling", False):  # torch's own mark of its fused kernels
+        name = plan.spec.optimizer.name
+        given = f"{name} cannot skip an overflowed update on the device, as precision={plan.spec.precision.name} needs"
+        remedy = "use precision=bf16, or an optimizer with fused kernels: optimizer=sgd, optimizer=adamw"
+        raise ConfigError(Problem("optimizer", given, remedy))
     return ScaledUpdate(optimizer, rates, average, plan.precision.loss_scale, device)
 
 
@@ -194,9 +200,10 @@ def _check_labels(plan: Plan, data: Data, notice: Callable[[str], None]) -> None
             notice(f"{ignored:,} of {total:,} {name} targets are ignored by the loss")
 
 
-def _flops_per_sample(module: nn.Module, data: Data, loss: Loss, notice: Callable[[str], None]) -> float | None:
+def _flops_per_sample(plan: Plan, data: Data, model: Model, loss: Loss, notice: Callable[[str], None]) -> float | None:
     inputs, targets = data.evaluation.fetch(torch.zeros(FLOP_SAMPLES, dtype=torch.int64), -1)
-    dtype = next(module.parameters()).dtype
+    dtype = next(model.module.parameters()).dtype
     batch = Batch(prepared(inputs, data.prepare, dtype, channels_last=False), targets, FLOP_SAMPLES)
-    flops = model_flops(module, batch, loss.total, notice)
+    trial.check(plan.spec, plan.evidence.data, model, loss, batch)
+    flops = model_flops(model.module, batch, loss.total, notice)
     return None if flops is None else flops / FLOP_SAMPLES

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from trainer4090.errors import MemoryExhaustedError, Problem
 from trainer4090.plan import Plan
+from trainer4090.plugin_modules import blamed
 
 _EXHAUSTED = (
     "can't allocate memory",  # torch's CPU allocator
@@ -16,7 +17,7 @@ _EXHAUSTED = (
 def translated(error: BaseException, plan: Plan, training: bool) -> BaseException:
     """`error`, or the error of ours that says the same. `training`: whether the run was built already."""
     said_by_torch = isinstance(error, RuntimeError) and any(text in str(error) for text in _EXHAUSTED)
-    return _exhausted(plan, training) if said_by_torch or isinstance(error, MemoryError) else error
+    return _exhausted(plan, training) if said_by_torch or isinstance(error, MemoryError) else blamed(error)
 
 
 def _exhausted(plan: Plan, training: bool) -> MemoryExhaustedError:

@@ -12,6 +12,7 @@ _KEYS = {
     "resume=last": "go on with the newest run of this name",
     "run.dir=PATH": "the exact folder of the run",
     "device=cpu": "auto, cpu, cuda or cuda:N",
+    "plugin=./mine.py": "your own models, data, losses, optimizers: a file, a module, or a list",
 }
 _FLAGS = {
     "-m, --multirun": "sweep: a=1,2 b=3,4 gives four jobs, each in a process of its own",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from trainer4090 import plugin_modules
 from trainer4090.card import Card
 from trainer4090.data import DATA
 from trainer4090.errors import ConfigError, Problem
@@ -69,11 +70,20 @@ def parse(tree: Mapping[str, Any]) -> RunSpec:
     return RunSpec(root=root, card=card, **sections, **singles, **lists)
 
 
-def load(path: Path) -> RunSpec:
-    """The spec saved in a `spec.yaml`.
+def load(path: Path, notice: Callable[[str], None] | None = None) -> RunSpec:
+    """The spec saved in a `spec.yaml`. `notice`: told of a plugin that has changed, which else is an error.
 
     Raises:
-        ConfigError: the file is missing, is no YAML, or does not parse.
+        ConfigError: the file is missing, is no YAML, or does not parse, or a plugin of it is not loaded.
+    """
+    return parse(saved_tree(path, notice))
+
+
+def saved_tree(path: Path, notice: Callable[[str], None] | None = None) -> dict[str, Any]:
+    """The tree in a `spec.yaml`, whose plugins are loaded; they name options that it may hold.
+
+    Raises:
+        ConfigError: as `load`, for all but what the tree says.
     """
     try:
         tree: Any = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
@@ -83,7 +93,8 @@ def load(path: Path) -> RunSpec:
         ) from error
     if not isinstance(tree, dict) or not tree:
         raise ConfigError(Problem(str(path), "holds no mapping", "give a spec.yaml that a run has saved"))
-    return parse(tree)
+    plugin_modules.require(tree.get("plugin"), path, notice)
+    return tree
 
 
 def _first_line(error: Exception) -> str:

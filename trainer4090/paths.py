@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent
@@ -9,6 +10,7 @@ DATA_ROOT = PACKAGE.parent if (PACKAGE.parent / "conf" / "config.yaml").is_file(
 """Holds `conf/` and `recipes/`: the checkout, or the package itself inside a wheel."""
 CONF = DATA_ROOT / "conf"
 RECIPES = DATA_ROOT / "recipes"
+_of_plugins: dict[str, dict[str, Path]] = {}
 
 
 def user_folders(name: str) -> list[Path]:
@@ -18,12 +20,28 @@ def user_folders(name: str) -> list[Path]:
 
 
 def options(group: str) -> dict[str, Path]:
-    """Option name -> YAML file of a group, the user's own files before the shipped ones, sorted by name."""
+    """Option name -> YAML file of a group, the user's own files before the shipped ones, sorted by name.
+
+    An option of a plugin without a YAML of its own leads to the file that registers it.
+    """
     found: dict[str, Path] = {}
     for folder in _folders(group):
         for path in sorted(folder.glob("*.yaml")):
             found.setdefault(path.stem, path)
+    for name, origin in _of_plugins.get(group, {}).items():
+        found.setdefault(name, origin)
     return dict(sorted(found.items()))
+
+
+def of_plugins() -> dict[str, dict[str, Path]]:
+    """Group -> option name -> the file of the plugin that registers it; such an option needs no YAML."""
+    return {group: dict(names) for group, names in _of_plugins.items()}
+
+
+def put_of_plugins(names: Mapping[str, Mapping[str, Path]]) -> None:
+    """Let `names` be the options of plugins."""
+    _of_plugins.clear()
+    _of_plugins.update({group: dict(origins) for group, origins in names.items()})
 
 
 def groups() -> list[str]:

@@ -37,8 +37,12 @@ def gather(spec: RunSpec) -> Evidence:
         ConfigError: the model knows no such architecture.
     """
     data, model = DATA.get(spec.data.name), MODELS.get(spec.model.name)
-    assert data.traits is not None and model.traits is not None
-    return Evidence(data=data.traits(spec.data.config), model=model.traits(spec.model.config))
+    assert data.traits is not None
+    data_traits = data.traits(spec.data.config)
+    if model.derive is not None:
+        return Evidence(data=data_traits, model=model.derive(spec.model.config, data_traits))
+    assert model.traits is not None
+    return Evidence(data=data_traits, model=model.traits(spec.model.config))
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,7 @@ class Plan:
 
     def _training(self) -> list[str]:
         spec, batching, data = self.spec, self.batching, self.evidence.data
-        unit = "images" if data.kind == "images" else "sequences"
+        unit = {"images": "images", "tokens": "sequences"}.get(data.kind, "samples")
         item = "x".join(str(size) for size in data.item_shape)
         micro = (
             f"{batching.micro_batch} micro-batch x {batching.accumulation} accumulation x {batching.data_ranks} card"

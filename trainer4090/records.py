@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from trainer4090.card import Card
 from trainer4090.errors import Problem
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 Record = TypeVar("Record")
-ItemKind = Literal["images", "tokens"]
+ItemKind = str
+"""What an item is: `images`, `tokens`, or a word of one's own that data and model agree on."""
 
 
 class Stage(IntEnum):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -16,6 +16,16 @@ from trainer4090.errors import ConfigError, Problem
 from trainer4090.schema import suggestion
 
 Built = TypeVar("Built")
+
+
+class ContractError(ValueError):
+    """An entry is not what its registry asks for; the error says what to write."""
+
+    def __init__(self, given: str, remedy: str) -> None:
+        """`given`: what is wrong. `remedy`: what to write instead."""
+        super().__init__(f"{given}; {remedy}")
+        self.given = given
+        self.remedy = remedy
 
 
 @dataclass(frozen=True)
@@ -28,6 +38,8 @@ class Entry(Generic[Built]):
     traits: Callable[..., Any] | None
     """What others must know before anything is built, computed from the Config without torch."""
     module: str
+    derive: Callable[..., Any] | None = None
+    """(config, data traits) -> the traits of a plugin's model that states none: it is built and looked at."""
 
     @property
     def help(self) -> str:
@@ -51,15 +63,17 @@ class Registry(Generic[Built]):
         """Decorator that adds a builder under `name`.
 
         Raises:
-            ValueError: the name is taken (both modules are named), or the builder has no docstring.
+            ContractError: the name is taken (both modules are named), or the builder has no docstring.
         """
 
         def add(build: Callable[..., Built]) -> Callable[..., Built]:
             known = self._entries.get(name)
             if known is not None:
-                raise ValueError(f"{self.group}={name} is registered by {known.module} and by {build.__module__}")
+                given = f"{self.group}={name} is registered by {known.module} and by {build.__module__}"
+                raise ContractError(given, "give one of them another name")
             if not (build.__doc__ or "").strip():
-                raise ValueError(f"{self.group}={name} has no docstring; its first line is the help text")
+                remedy = f'write """What it is.""" below def {build.__name__}: the first line is the help text'
+                raise ContractError(f"{self.group}={name} has no docstring", remedy)
             self._entries[name] = Entry(name, config, build, traits, build.__module__)
             return build
 
@@ -69,6 +83,15 @@ class Registry(Generic[Built]):
         """All names, sorted."""
         self._load()
         return sorted(self._entries)
+
+    def entries(self) -> dict[str, Entry[Built]]:
+        """All entries by name."""
+        self._load()
+        return dict(self._entries)
+
+    def put(self, entries: Mapping[str, Entry[Built]]) -> None:
+        """Let `entries` take the place of all that are there."""
+        self._entries = dict(entries)
 
     def get(self, name: str) -> Entry[Built]:
         """The entry called `name`.

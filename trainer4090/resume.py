@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from trainer4090 import parse, plan
+from trainer4090 import parse, paths, plan, run_folder
 from trainer4090.errors import ConfigError, Problem
 from trainer4090.schedules import SCHEDULES
 from trainer4090.schema import shown
-from trainer4090.spec import RunSpec, flatten, to_tree
+from trainer4090.spec import SINGLE_GROUPS, RunSpec, flatten, to_tree
 
 KEPT_SECTIONS = ("model", "data", "loss", "schedule")
 KEPT_KEYS = ("train.seed", "train.batch_size", "optimizer.name", "optimizer.layer_decay")
@@ -26,6 +26,23 @@ def check(folder: Path, spec: RunSpec) -> None:
     problems = [*_changed(before, spec), *_stretched(before, spec)]
     if problems:
         raise ConfigError(*problems)
+
+
+def require_plugins(words: Sequence[str]) -> None:
+    """Raise when `words` choose an option that nobody knows, and the newest run that has it needs a plugin.
+
+    The words of a resuming start say where the run lies, and its plugin may be forgotten among them.
+
+    Raises:
+        ConfigError: with the plugin to type.
+    """
+    chosen = [word.partition("=")[::2] for word in words if word.partition("=")[0] in SINGLE_GROUPS]
+    unknown = [(group, name) for group, name in chosen if name not in paths.options(group)]
+    specs = sorted(run_folder.OUTPUTS.glob("*/*/spec.yaml"), key=lambda spec: spec.parent.name, reverse=True)
+    for spec in specs if unknown else ():
+        text = spec.read_text(encoding="utf-8")
+        if any(f"\n{group}:\n  name: {name}\n" in text for group, name in unknown):
+            parse.saved_tree(spec)
 
 
 def overrides_of(folder: Path) -> list[str]:

@@ -67,7 +67,8 @@ def same_kind(plan: Plan) -> Problems:
     if model.kind != data.kind:
         given = f"{plan.spec.model.name} takes {model.kind}, but data={plan.spec.data.name} gives {data.kind}"
         examples = {"images": "data=digits or data=synthetic_images", "tokens": "data=text"}
-        yield Problem("model", given, f"use {examples[model.kind]}, or a model for {data.kind}")
+        fitting = examples.get(model.kind, f"data that gives {model.kind}")
+        yield Problem("model", given, f"use {fitting}, or a model for {data.kind}")
 
 
 def item_fits(plan: Plan) -> Problems:
@@ -82,7 +83,7 @@ def enough_outputs(plan: Plan) -> Problems:
     """Every label has an output."""
     model, data = plan.evidence.model, plan.evidence.data
     if model.kind == data.kind and model.num_outputs is not None and model.num_outputs < data.num_classes:
-        key = "model.num_classes" if model.kind == "images" else "model.vocab_size"
+        key = "model.vocab_size" if model.kind == "tokens" else "model.num_classes"
         given = f"{model.num_outputs}, but data={plan.spec.data.name} has {data.num_classes} classes"
         hint = ""
         if data.smallest_target == 1 and model.num_outputs == data.num_classes - 1:

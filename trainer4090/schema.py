@@ -73,6 +73,7 @@ class _MismatchError(Exception):
     """A value that its field does not allow; the text says what is allowed."""
 
 
+NO_DEFAULT = "???"  # in place of a value that must be given: OmegaConf's own mark
 LONGEST_LISTING = 12
 """Names that an error line may list before they hide what it says."""
 LONGEST_VALUE = 100
@@ -150,6 +151,11 @@ def convert(value: Any, annotation: Any) -> Any:
         return _convert_union(value, annotation, arguments)
     if origin is tuple:
         return _convert_list(value, annotation, arguments)
+    if dataclasses.is_dataclass(annotation) and isinstance(annotation, type):
+        record = read(annotation, value, "", [])
+        if record is None:
+            raise _MismatchError(describe(annotation))
+        return record
     return _convert_plain(value, annotation)
 
 
@@ -214,11 +220,21 @@ def read(record_type: type[Record], tree: Any, key: str, problems: list[Problem]
         if name not in tree:
             problems.append(Problem(_join(key, name), "missing", f"give {describe(annotation)}"))
             continue
+        if tree[name] == NO_DEFAULT:
+            remedy = f"it has no default: type {_join(key, name)}=... with {describe(annotation)}"
+            problems.append(Problem(_join(key, name), "no value", remedy))
+            continue
         try:
             values[name] = convert(tree[name], annotation)
         except _MismatchError as mismatch:
             problems.append(Problem(_join(key, name), shown(tree[name]), f"allowed is {mismatch}"))
-    return record_type(**values) if len(problems) == before else None
+    if len(problems) > before:
+        return None
+    try:
+        return record_type(**values)
+    except ValueError as error:  # of its __post_init__, which sees how the values go together
+        problems.append(Problem(key, " ".join(str(error).split()).replace(";", ","), "give values that go together"))
+        return None
 
 
 def _join(key: str, name: object) -> str:

@@ -84,6 +84,20 @@ SHARED_KEYS: dict[str, tuple[str, type]] = {"model": ("start", StartSection), "o
 
 
 @dataclass(frozen=True)
+class PluginRecord:
+    """Code of the user's own that a run was made with. Only a command line loads it, never this record."""
+
+    name: str
+    """As it was typed, or the name of an entry point."""
+    path: str
+    """Absolute."""
+    sha256: str
+    """Of the file."""
+    distribution: str | None
+    """Name and version of the installed package that an entry point belongs to."""
+
+
+@dataclass(frozen=True)
 class RootSection:
     """Fields that stand at the top of the tree."""
 
@@ -92,6 +106,7 @@ class RootSection:
     device: DeviceWord
     cards: Auto | PositiveInt
     debug: bool
+    plugin: tuple[PluginRecord, ...]
 
 
 @dataclass(frozen=True)
@@ -151,5 +166,10 @@ def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _plain(record: Any) -> dict[str, Any]:
-    values = ((field.name, getattr(record, field.name)) for field in dataclasses.fields(record))
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in values}
+    return {field.name: _plain_value(getattr(record, field.name)) for field in dataclasses.fields(record)}
+
+
+def _plain_value(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain_value(item) for item in value]
+    return _plain(value) if isinstance(value, PluginRecord) else value

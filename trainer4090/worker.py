@@ -1,13 +1,13 @@
 """One run in this process: saved spec -> plan -> build -> train -> result.json. Knows nothing of Hydra.
 
-`python -m trainer4090.worker FOLDER PARENT_PID` is what a sweep starts for each of its jobs.
+`python -m trainer4090.worker FOLDER PARENT_PID [PLUGIN ...]` is what a sweep starts for each of its jobs.
 """
 
 from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,8 @@ from trainer4090.disk import append_text, write_json
 from trainer4090.errors import exit_code_of, lines_of
 from trainer4090.failure import translated
 from trainer4090.plan import Plan
+from trainer4090.plugin_modules import blamed
+from trainer4090.plugins.loading import load
 from trainer4090.process import end_with_parent
 from trainer4090.report.environment import environment
 from trainer4090.session import Session
@@ -93,21 +95,26 @@ def _record(session: Session, folder: Path, failure: BaseException, error: BaseE
             failure.add_note(f"and while that was recorded: {type(second).__name__}: {second}")
 
 
-def main(folder: Path, parent: int) -> int:
-    """Run the saved spec of `folder`, and end with the process `parent`; the exit code."""
+def main(folder: Path, parent: int, plugins: Sequence[str] = ()) -> int:
+    """Run the saved spec of `folder`, and end with the process `parent`; the exit code.
+
+    `plugins`: as the sweep's own command line gave them. The spec names them too, but no file of values runs code.
+    """
     stop = StopRequest()
     try:
         stop.install()
         end_with_parent(parent)
         with run_folder.locked(folder):
+            load(plugins)
             ready = prepare(parse.load(folder / "spec.yaml"))
             write_json(folder / "env.json", environment())
             run(ready, folder, resume_from=None, stop=stop, live=False)
-    except Exception as error:
+    except Exception as caught:
+        error = blamed(caught)
         print("\n".join(lines_of(error)), file=sys.stderr)
         return exit_code_of(error)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), int(sys.argv[2])))
+    sys.exit(main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]))

@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from trainer4090.composition import diagnosis, overrides, references
 from trainer4090.composition.hydra_compose import REFUSALS, compose_raw
 from trainer4090.errors import ConfigError
+from trainer4090.plugins.recorded import recorded
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ def settle(config: DictConfig) -> Composition:
     if problems:
         raise ConfigError(*problems)
     tree: Any = OmegaConf.to_container(own, resolve=True)
+    tree["plugin"] = recorded(tree)
     composition = Composition(tree, choices)
     if isinstance(tree.get("run"), dict) and tree["run"].get("name") is None:
         tree["run"]["name"] = composition.default_name

@@ -17,6 +17,7 @@ from trainer4090.composition.hydra_compose import REFUSALS, compose_raw
 from trainer4090.composition.vocabulary import KEYS, translated_key
 from trainer4090.errors import ConfigError, Problem
 from trainer4090.parse import REGISTRIES, parse
+from trainer4090.plugins.recorded import recorded
 from trainer4090.schema import ALL_KEYS, field_types, suggestion
 from trainer4090.spec import LIST_AXES, flatten
 
@@ -69,7 +70,7 @@ def _value_problems(
         OmegaConf.update(own, problem.key, None, merge=False)
     tree: Any = OmegaConf.to_container(own, resolve=True)
     try:
-        parse(tree)
+        parse({**tree, "plugin": recorded(tree)})
     except ConfigError as error:
         named = {problem.key for problem in dangling}
         for problem in error.problems:

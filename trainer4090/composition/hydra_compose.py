@@ -60,6 +60,7 @@ def register() -> None:
     """Make our config source, search path and launcher known to Hydra; may be called again."""
     from hydra._internal.sources_registry import SourcesRegistry
 
+    from trainer4090.composition.plugin_source import PluginSource
     from trainer4090.composition.recipe_source import CheckedSource, SearchPath
     from trainer4090.sweeps.launcher import register_launcher
 
@@ -68,6 +69,7 @@ def register() -> None:
         if SearchPath.__name__ not in {plugin.__name__ for plugin in plugins.discover()}:
             plugins.register(SearchPath)
             SourcesRegistry.instance().register(CheckedSource)
+            SourcesRegistry.instance().register(PluginSource)
             register_launcher()
 
 

@@ -49,7 +49,14 @@ def read(path: Path, group: str, package: str | None) -> Content:
     found = [*_defaults_problems(group, values.pop("defaults", [])), *_tree_problems(values, "")]
     if group == "recipe" and "task" in values:
         found.append(("key 'task'", "the verb stands on the command line: trainer4090 plan recipe=NAME"))
+    if group == "recipe" and "plugin" in values:
+        remedy = f"no file of values runs code: type plugin={_plugin_word(values['plugin'])} on the command line"
+        found.append(("key 'plugin'", remedy))
     return Content(tree, (*problems, *(Problem(str(path), *texts) for texts in found)))
+
+
+def _plugin_word(value: Any) -> str:
+    return value if isinstance(value, str) else "./FILE.py"
 
 
 class _Refused(tuple[str, str]):

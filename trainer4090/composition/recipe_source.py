@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from trainer4090 import paths
-from trainer4090.composition import recipe_file
+from trainer4090.composition import plugin_source, recipe_file
 from trainer4090.errors import ConfigError, Problem
 
 
@@ -90,9 +90,10 @@ class SearchPath(SearchPathPlugin):
     """Put the user's own folders before the shipped ones."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        """Add `./recipes`, the shipped recipes and `./conf`."""
+        """Add `./recipes`, the shipped recipes, `./conf`, and at the end the options of plugins."""
         for folder in paths.user_folders("conf"):
             search_path.prepend(provider="your ./conf", path=f"checked://{folder}")
         search_path.append(provider="recipes", path=f"checked://{paths.RECIPES}")
         for folder in paths.user_folders("recipes"):
             search_path.prepend(provider="your ./recipes", path=f"checked://{folder}")
+        search_path.append(provider="plugins", path=plugin_source.PATH)

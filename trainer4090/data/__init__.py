@@ -44,15 +44,40 @@ class Prepare(Protocol):
         ...
 
 
+def unchanged(inputs: Any) -> Any:
+    """`inputs` themselves, for a model that takes samples as they are."""
+    return inputs
+
+
 @dataclass(frozen=True)
 class Data:
     """A built data set."""
 
     train: Source
     evaluation: Source
-    prepare: Prepare
+    prepare: Prepare = unchanged
     format: ItemFormat | None = None
     """How an item from outside is read as one of these samples, None when nothing can be said."""
+
+
+def tensor_source(inputs: Any, targets: torch.Tensor) -> Source:
+    """Samples held in memory: `inputs` (samples, ...), a pytree of tensors, and `targets` (samples, ...)."""
+    from trainer4090.data.pipeline.sources import TensorSource
+
+    return TensorSource(inputs, targets)
+
+
+def dataset_source(dataset: Any, targets: Any, seed: int) -> Source:
+    """Samples of a map-style dataset, `dataset[i]` being `(input, target)`; decoded in workers under data.num_workers.
+
+    `targets`: the targets of all samples, a tensor or a list. Random transforms are redrawn every epoch as a function
+    of (seed, epoch, sample), for Python's, NumPy's and torch's generators, so that a resume repeats them exactly.
+    """
+    import torch
+
+    from trainer4090.data.pipeline.dataset import DatasetSource
+
+    return DatasetSource(dataset, torch.as_tensor(targets), seed)
 
 
 DATA: Registry[Data] = Registry("data", __name__)

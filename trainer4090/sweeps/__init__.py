@@ -42,9 +42,10 @@ def command(folder: Path) -> list[str]:
 class Sweep:
     """The jobs of one sweep in one folder."""
 
-    def __init__(self, folder: Path) -> None:
-        """`folder` exists; a job's own folder may not."""
+    def __init__(self, folder: Path, plugins: Sequence[str] = ()) -> None:
+        """`folder` exists; a job's own folder may not. `plugins`: names on the command line, for every job."""
         self.folder = folder
+        self._plugins = plugins
         self.rows: list[JobResult] = []
         self.stopped_by: int | None = None
         """Number of the signal that ends the sweep."""
@@ -102,7 +103,8 @@ class Sweep:
         errors = folder / "stderr.log"
         with errors.open("wb") as stderr:
             # A session of its own: Ctrl-C reaches the job once, through us.
-            child = subprocess.Popen(command(folder), stdout=subprocess.DEVNULL, stderr=stderr, start_new_session=True)
+            words = [*command(folder), *self._plugins]
+            child = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=stderr, start_new_session=True)
             self._child = child
             if self.stopped_by is not None:  # the signal came before there was a child to pass it on to
                 child.send_signal(self.stopped_by)

@@ -11,7 +11,7 @@ from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.types import Override
 
 from trainer4090 import paths, run_folder
-from trainer4090.composition import compose, overrides
+from trainer4090.composition import compose, overrides, plugin_words
 from trainer4090.composition.diagnosis import word_of
 from trainer4090.composition.hydra_compose import sweep_with
 from trainer4090.errors import ConfigError, Problem, TrainerError
@@ -39,7 +39,7 @@ def multirun(words: Sequence[str]) -> int:
     folder = run_folder.fresh(specs[0].run, "sweep-")
     run_folder.claim(folder)
     run_folder.point_latest(folder)
-    current = Sweep(folder.resolve())
+    current = Sweep(folder.resolve(), plugin_words.split(words)[0])
     with launching(current), _signals(current.interrupt):
         sweep_with([*_deferred(swept), overrides.text_override("hydra.sweep.dir", str(folder.resolve()))])
     failed = sum(row.status != "ok" for row in current.rows)

@@ -36,7 +36,7 @@ def run(words: Sequence[str]) -> int:
         else:
             changes.append(word)
     folder = _run_folder(options["run"])
-    spec = changed(parse.load(folder / "spec.yaml"), changes)
+    spec = changed(parse.load(folder / "spec.yaml", notice=print), changes)
     file = checkpoint_file.named(folder, options["checkpoint"], print)
     record = evaluated(spec, file)
     write_json(folder / "evaluation.json", record)

@@ -13,7 +13,7 @@ from trainer4090 import checkpoint_file, resume, run_folder, worker
 from trainer4090.composition import compose
 from trainer4090.disk import write_json, write_text
 from trainer4090.finetune.start import require_start
-from trainer4090.parse import parse
+from trainer4090.parse import parse, saved_tree
 from trainer4090.plan import Plan
 from trainer4090.report.environment import environment
 from trainer4090.signals import StopRequest
@@ -68,11 +68,14 @@ def _start(words: Sequence[str]) -> _Start:
     resuming = any(word.startswith("resume=") for word in words)
     # Words of a resuming start may need those of the first one: `precision.floor=1` is no key unless precision=amp.
     first = [word for word in words if word.partition("=")[0] in _WHEREABOUTS] if resuming else words
+    if resuming:
+        resume.require_plugins(words)
     spec = parse(compose(first).tree)
     wish = spec.root.resume
     found = None if wish is None else run_folder.to_resume(wish, spec.run)
     if found is not None:
         folder = run_folder.folder_of(found)
+        saved_tree(folder / "spec.yaml")  # before its options are looked for: they may be a plugin's
         overrides = resume.joined(resume.overrides_of(folder), words)
         spec = parse(compose(overrides).tree)
         resume.check(folder, spec)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch.nn import functional
+from torch.utils._pytree import tree_leaves, tree_map
 
 from trainer4090.data import Source
 from trainer4090.data.pipeline.hashing import draws, key
@@ -116,3 +118,32 @@ class WindowSource:
     def _windows(self, offset: int, indices: torch.Tensor) -> torch.Tensor:
         windows = self.tokens[offset : offset + self.num_samples * self.length].view(-1, self.length)
         return windows.index_select(0, indices).long()
+
+
+@dataclass(frozen=True, eq=False)
+class TensorSource:
+    """Sample i is row i of `inputs` and of `targets`."""
+
+    inputs: Any
+    """Pytree of tensors (samples, ...)."""
+    targets_of_all: torch.Tensor
+    """(samples, ...)."""
+
+    def __len__(self) -> int:
+        """Number of samples."""
+        return len(self.targets_of_all)
+
+    def fetch(self, indices: torch.Tensor, epoch: int) -> tuple[Any, torch.Tensor]:
+        """Rows `indices`, each (n, ...)."""
+        return tree_map(lambda tensor: tensor.index_select(0, indices), self.inputs), self.targets(indices, epoch)
+
+    def targets(self, indices: torch.Tensor, epoch: int) -> torch.Tensor:
+        """Targets (n, ...)."""
+        return self.targets_of_all.index_select(0, indices)
+
+    def resident(self, device: torch.device) -> Source:
+        """The same tensors kept on `device`, if they take at most `resident.LIMIT_MIB`."""
+        if not fits(device, *tree_leaves(self.inputs), self.targets_of_all):
+            return self
+        placed = TensorSource(tree_map(lambda tensor: tensor.to(device), self.inputs), self.targets_of_all.to(device))
+        return Resident(self, placed, device)

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader, Dataset
 
 from trainer4090.errors import MachineError, Problem, TrainerError
+from trainer4090.plugin_modules import Imports, blamed
 
 PREFETCH_FACTOR = 2
 """Batches that each worker keeps ready."""
@@ -36,13 +37,17 @@ class _Guarded(Dataset[Any]):
     """Calls `fetch`; an error of ours travels as a value, since torch would rebuild it from a traceback's text."""
 
     def __init__(self, fetch: Callable[[Any], Fetched]) -> None:
+        self._imports = Imports()  # pickled before `fetch`, which may be made of classes that a plugin defines
         self._fetch = fetch
 
     def __getitem__(self, part: Any) -> Fetched | TrainerError:
         try:
             return self._fetch(part)
-        except TrainerError as error:
-            return error
+        except Exception as error:
+            known = blamed(error)
+            if isinstance(known, TrainerError):
+                return known
+            raise
 
 
 def fetch_in_workers(

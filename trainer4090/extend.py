@@ -1,0 +1,42 @@
+"""What a plugin needs, in one import: registries, the records that builders return, and types of Config fields."""
+
+from __future__ import annotations
+
+from trainer4090.data import DATA, Data, Source, dataset_source, tensor_source
+from trainer4090.errors import ConfigError, DataError, Problem
+from trainer4090.losses import LOSSES, per_target
+from trainer4090.models import MODELS
+from trainer4090.optimizers import OPTIMIZERS, Optimizer
+from trainer4090.records import DataTraits, Loss, LossTraits, Model, ModelTraits
+from trainer4090.schedules import SCHEDULES, Horizon, Schedule
+from trainer4090.schema import Count, Fraction, NonNegativeFloat, PositiveFloat, PositiveInt, Probability
+
+__all__ = [
+    "DATA",
+    "LOSSES",
+    "MODELS",
+    "OPTIMIZERS",
+    "SCHEDULES",
+    "ConfigError",
+    "Count",
+    "Data",
+    "DataError",
+    "DataTraits",
+    "Fraction",
+    "Horizon",
+    "Loss",
+    "LossTraits",
+    "Model",
+    "ModelTraits",
+    "NonNegativeFloat",
+    "Optimizer",
+    "PositiveFloat",
+    "PositiveInt",
+    "Probability",
+    "Problem",
+    "Schedule",
+    "Source",
+    "dataset_source",
+    "per_target",
+    "tensor_source",
+]
