@@ -22,23 +22,24 @@ LAYERS = (
     ("card",),
     ("records",),
     ("item_format",),
+    ("tokenizer",),
     ("precision", "memory", "kernels", "parallelism", "models", "data", "losses", "optimizers", "schedules"),
-    ("parse", "plugins", "plan", "device", "extend"),
+    ("parse", "plugins", "plan", "device", "extend", "preparation"),
     ("rules",),
     ("report", "checkpoint_file", "executors"),
     ("finetune",),
     ("run_folder", "build"),
     ("resume", "log_point"),
     ("loop",),
-    ("process", "failure", "session", "worker"),
+    ("process", "failure", "session", "worker", "trained", "generation"),
     ("composition", "sweeps"),
     ("verbs", "help"),
     ("__main__",),
 )
 """A module imports from its own layer and those before it."""
-AXES = LAYERS[6]
+AXES = LAYERS[7]
 IMPORTED_BY_BUILDERS = ("data/pipeline", "models/networks")
-AFTER_THE_CHECKS = ("report", "executors", "build", "log_point", "loop", "finetune")
+AFTER_THE_CHECKS = ("report", "executors", "build", "log_point", "loop", "finetune", "generation")
 """Everything else may be met by an error or by `list`, and imports torch inside functions only."""
 
 

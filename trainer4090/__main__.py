@@ -101,7 +101,7 @@ def _read(words: Sequence[str]) -> _Line:
     Raises:
         ConfigError: a verb or a flag is none of ours, or does not go with the others.
     """
-    verb, *rest = words if words and _is_verb(words[0]) else ("train", *words)
+    verb, rest = _verb(words)
     plain: list[str] = []
     flags: list[str] = []
     problems: list[Problem] = []
@@ -123,18 +123,22 @@ def _read(words: Sequence[str]) -> _Line:
     return _Line(verb, plain, multirun="-m" in flags, show="--cfg" in flags)
 
 
-def _is_verb(word: str) -> bool:
-    """Whether a first word is a verb; without a verb it is an override or a flag.
+def _verb(words: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """The verb, of one or two words, and what follows it; `train` without one.
 
     Raises:
-        ConfigError: it is neither.
+        ConfigError: the first word is neither a verb nor an override nor a flag.
     """
-    if word in VERBS:
-        return True
-    if "=" in word or word.startswith(("-", "+", "~")):
-        return False
+    for size in (2, 1):
+        verb = " ".join(words[:size])
+        if verb in VERBS:
+            return verb, words[size:]
+    if not words or "=" in words[0] or words[0].startswith(("-", "+", "~")):
+        return "train", words
+    word = words[0]
     if word in paths.groups():
         remedy = f"an override is key=value: type {word}=OPTION with one of {', '.join(paths.options(word))}"
+        remedy += "".join(f", or the verb {verb}" for verb in VERBS if verb.startswith(f"{word} "))
         raise ConfigError(Problem(word, "neither a verb nor an override", remedy))
     if "." in word:
         raise ConfigError(Problem(word, "neither a verb nor an override", f"an override is key=value: type {word}=..."))

@@ -188,13 +188,16 @@ def _update(plan: Plan, optimizer: torch.optim.Optimizer, average: Average | Non
 
 def _check_labels(plan: Plan, data: Data, notice: Callable[[str], None]) -> None:
     """Check every target on the host: on a GPU a wrong one is an assertion at an unrelated line."""
-    outputs = plan.evidence.model.num_outputs or plan.evidence.data.num_classes
+    traits, ignored_target = plan.evidence.data, plan.loss.ignore_index
+    if traits.targets_checked and (ignored_target is None or not 0 <= ignored_target < traits.num_classes):
+        return
+    outputs = plan.evidence.model.num_outputs or traits.num_classes
     for name, source in (("training", data.train), ("held-out", data.evaluation)):
         ignored = total = 0
         for samples in torch.arange(len(source)).split(LABEL_SAMPLES):
             targets = source.targets(samples, -1)
             if not targets.is_floating_point():
-                ignored += check_targets(targets, outputs, plan.loss.ignore_index, f"data={plan.spec.data.name}")
+                ignored += check_targets(targets, outputs, ignored_target, f"data={plan.spec.data.name}")
             total += targets.numel()
         if ignored:
             notice(f"{ignored:,} of {total:,} {name} targets are ignored by the loss")

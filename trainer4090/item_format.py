@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+Tokenizer = Literal["characters", "bytes", "bpe"]
+
 
 @dataclass(frozen=True)
 class ImageFormat:
@@ -32,7 +34,7 @@ class ImageFormat:
 class TokenFormat:
     """From a text to tokens and back."""
 
-    tokenizer: Literal["characters", "bytes", "bpe"]
+    tokenizer: Tokenizer
     vocabulary: str
     """Of `characters`: token t is character t of it. Of `bpe`: the tokenizer's own JSON. Of `bytes`: empty."""
 

@@ -66,7 +66,7 @@ def same_kind(plan: Plan) -> Problems:
     model, data = plan.evidence.model, plan.evidence.data
     if model.kind != data.kind:
         given = f"{plan.spec.model.name} takes {model.kind}, but data={plan.spec.data.name} gives {data.kind}"
-        examples = {"images": "data=digits or data=synthetic_images", "tokens": "data=text"}
+        examples = {"images": "data=digits or data=synthetic_images", "tokens": "data=text or data=tokens"}
         fitting = examples.get(model.kind, f"data that gives {model.kind}")
         yield Problem("model", given, f"use {fitting}, or a model for {data.kind}")
 

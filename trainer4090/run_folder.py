@@ -13,6 +13,7 @@ from pathlib import Path
 
 from trainer4090 import checkpoint_file
 from trainer4090.errors import CheckpointFileError, ConfigError, Problem, RunFolderError
+from trainer4090.schema import NUM_NEAREST
 from trainer4090.spec import RunSection
 
 OUTPUTS = Path("outputs")
@@ -91,14 +92,23 @@ def find(word: str) -> Path:
     """The run folder that `run=` names: `latest` or a path.
 
     Raises:
-        ConfigError: there is no run there.
+        ConfigError: there is no run there, or a sweep whose jobs are runs.
     """
     folder = OUTPUTS / "latest" if word == "latest" else Path(word)
+    if (folder / "sweep.jsonl").is_file():
+        raise ConfigError(_is_sweep(folder))
     if not (folder / "spec.yaml").is_file():
         raise ConfigError(
             Problem("run", f"{folder} holds no run", "give a run's folder, or run=latest after a training")
         )
     return folder.resolve() if word == "latest" else folder
+
+
+def _is_sweep(folder: Path) -> Problem:
+    jobs = sorted((path.parent for path in folder.resolve().glob("*/spec.yaml")), key=lambda path: int(path.name))
+    listing = " or ".join(f"run={os.path.relpath(job)}" for job in jobs[:NUM_NEAREST])
+    rest = f" (or another of its {len(jobs)} jobs)" if len(jobs) > NUM_NEAREST else ""
+    return Problem("run", f"{folder} is a sweep, not a run", f"name one of its jobs: {listing}{rest}")
 
 
 def to_resume(resume: str, run: RunSection) -> Path | None:

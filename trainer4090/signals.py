@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import final
 
@@ -34,6 +36,27 @@ class StopRequest:
         self.signal_number = number
         if not self._deferred:
             raise before_an_update(number)
+
+
+@contextmanager
+def ending(given: str, remedy: str) -> Iterator[None]:
+    """Let a signal raise inside the block, so that what is half done is cleaned up; outside everything is as before.
+
+    Raises:
+        InterruptedRunError: a signal came; it says `given` and `remedy`.
+    """
+
+    def receive(number: int, frame: FrameType | None) -> None:
+        for known in _SIGNALS:
+            signal.signal(known, signal.SIG_DFL)
+        raise InterruptedRunError(number, Problem(_name(number), given, remedy))
+
+    before = {number: signal.signal(number, receive) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def before_an_update(number: int) -> InterruptedRunError:

@@ -10,6 +10,7 @@ import numpy as np
 
 from trainer4090.data import DATA, Data
 from trainer4090.data.pipeline.split import OpenFraction
+from trainer4090.data.pipeline.windows import windows
 from trainer4090.errors import DataError, Problem
 from trainer4090.item_format import TokenFormat
 from trainer4090.records import DataTraits
@@ -43,12 +44,13 @@ class Corpus:
 def traits(config: Config) -> DataTraits:
     """What the text holds."""
     corpus = load(config)
+    parts = windows(len(corpus.train), len(corpus.evaluation), config.length)
     return DataTraits(
         kind="tokens",
         item_shape=(config.length,),
         num_classes=len(corpus.vocabulary),
-        num_train=_num_train(len(corpus.train), config.length),
-        num_evaluation=(len(corpus.evaluation) - 1) // config.length,
+        num_train=parts.num_train,
+        num_evaluation=parts.num_evaluation,
         items_per_sample=config.length,
         in_memory=True,
         description=corpus.description,
@@ -64,12 +66,10 @@ def text(config: Config, seed: int) -> Data:
     from trainer4090.data.pipeline.sources import WindowSource
 
     corpus, length = load(config), config.length
-    num_train, num_evaluation = _num_train(len(corpus.train), length), (len(corpus.evaluation) - 1) // length
-    # The last window and its next token end inside the text for each of these offsets.
-    num_offsets = min(length, len(corpus.train) - num_train * length)
+    parts = windows(len(corpus.train), len(corpus.evaluation), length)
     return Data(
-        train=WindowSource(torch.from_numpy(corpus.train), length, num_train, num_offsets, seed),
-        evaluation=WindowSource(torch.from_numpy(corpus.evaluation), length, num_evaluation, 1, seed),
+        train=WindowSource(torch.from_numpy(corpus.train), length, parts.num_train, parts.num_offsets, seed),
+        evaluation=WindowSource(torch.from_numpy(corpus.evaluation), length, parts.num_evaluation, 1, seed),
         prepare=unchanged,
         format=TokenFormat("characters", corpus.vocabulary),
     )
@@ -82,7 +82,7 @@ def load(config: Config) -> Corpus:
         DataError: the file is missing, no UTF-8, or too short for one window of training and one of evaluation.
     """
     name = config.path or BUILT_IN
-    content = _read(Path(config.path)) if config.path else _built_in()
+    content = _read(Path(config.path)) if config.path else built_in()
     characters = np.frombuffer(content.encode("utf-32-le"), dtype=np.uint32)
     present = np.zeros(0x110000, dtype=bool)
     present[characters] = True
@@ -102,12 +102,8 @@ def load(config: Config) -> Corpus:
     )
 
 
-def _num_train(num_tokens: int, length: int) -> int:
-    """Windows of an epoch, one less than fit at offset 0 so that offsets have room; at least one."""
-    return max(1, (num_tokens - length) // length)
-
-
-def _built_in() -> str:
+def built_in() -> str:
+    """English text that this Python carries."""
     from pydoc_data.topics import topics
 
     return "\n".join(topics[name] for name in sorted(topics))

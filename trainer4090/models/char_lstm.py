@@ -38,4 +38,4 @@ def char_lstm(config: Config, data: DataTraits) -> Model:
     vocab_size = filled(config.vocab_size, data.num_classes)
     module = CharLSTM(vocab_size, config.width, config.num_layers, config.dropout)
     layers = tuple(f"layers.{index}" for index in range(config.num_layers))
-    return Model(module, layers, compile_units=tuple(f"{layer}.cell" for layer in layers))
+    return Model(module, layers, compile_units=tuple(f"{layer}.cell" for layer in layers), step=module.step)

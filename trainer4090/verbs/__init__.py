@@ -17,7 +17,8 @@ class Verb:
 
     def run(self, words: Sequence[str]) -> int:
         """Do it with the words that follow; the exit code."""
-        return importlib.import_module(f"trainer4090.verbs.{self.name}_verb").run(list(words))
+        module = self.name.replace(" ", "_")
+        return importlib.import_module(f"trainer4090.verbs.{module}_verb").run(list(words))
 
 
 VERBS = {
@@ -26,6 +27,12 @@ VERBS = {
         Verb("train", "[key=value ...] [-m]", "train a model (the verb when none is given)"),
         Verb("plan", "[key=value ...] [-m]", "print what a run would do on a card, without a GPU: plan card=rtx4090"),
         Verb("evaluate", "run=PATH|latest [checkpoint=last|best|PATH]", "evaluate a finished or interrupted run"),
+        Verb(
+            "generate", "[run=PATH] [checkpoint=PATH] [prompt=TEXT] [tokens=N]", "continue a text with a trained model"
+        ),
+        Verb(
+            "data prepare", "[source=TEXT] out=FOLDER [tokenizer=bpe]", "make token files for data=tokens from a text"
+        ),
         Verb("list", "[GROUP]", "list the groups, or the options of one with a line of help each"),
     )
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from omegaconf._utils import get_yaml_loader
 from trainer4090 import checkpoint_file, parse, process, run_folder, session, worker
 from trainer4090.disk import write_json
 from trainer4090.errors import ConfigError, Problem
-from trainer4090.schema import NUM_NEAREST, suggestion
+from trainer4090.schema import suggestion
 from trainer4090.spec import RunSpec, flatten, to_tree
 
 
@@ -35,7 +34,7 @@ def run(words: Sequence[str]) -> int:
             options[key] = value
         else:
             changes.append(word)
-    folder = _run_folder(options["run"])
+    folder = run_folder.find(options["run"])
     spec = changed(parse.load(folder / "spec.yaml", notice=print), changes)
     file = checkpoint_file.named(folder, options["checkpoint"], print)
     record = evaluated(spec, file)
@@ -43,21 +42,6 @@ def run(words: Sequence[str]) -> int:
     values = ", ".join(f"eval {name} {value:.4f}" for name, value in record["eval"].items())
     print(f"{file} (update {record['step']}): {values}")
     return 0
-
-
-def _run_folder(word: str) -> Path:
-    """The run's folder.
-
-    Raises:
-        ConfigError: there is none, or a sweep whose jobs are runs.
-    """
-    folder = run_folder.OUTPUTS / "latest" if word == "latest" else Path(word)
-    if not (folder / "sweep.jsonl").is_file():
-        return run_folder.find(word)
-    jobs = sorted((path.parent for path in folder.resolve().glob("*/spec.yaml")), key=lambda path: int(path.name))
-    listing = " or ".join(f"run={os.path.relpath(job)}" for job in jobs[:NUM_NEAREST])
-    rest = f" (or another of its {len(jobs)} jobs)" if len(jobs) > NUM_NEAREST else ""
-    raise ConfigError(Problem("run", f"{folder} is a sweep, not a run", f"name one of its jobs: {listing}{rest}"))
 
 
 def changed(spec: RunSpec, changes: Sequence[str]) -> RunSpec:

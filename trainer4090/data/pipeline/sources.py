@@ -113,7 +113,7 @@ class WindowSource:
         return Resident(self, replace(self, tokens=self.tokens.to(device)), device)
 
     def _offset(self, epoch: int) -> int:
-        return key(self.seed, _OFFSET_STREAM, epoch) % self.num_offsets if epoch >= 0 else 0
+        return epoch_offset(self.seed, epoch, self.num_offsets)
 
     def _windows(self, offset: int, indices: torch.Tensor) -> torch.Tensor:
         windows = self.tokens[offset : offset + self.num_samples * self.length].view(-1, self.length)
@@ -147,3 +147,8 @@ class TensorSource:
             return self
         placed = TensorSource(tree_map(lambda tensor: tensor.to(device), self.inputs), self.targets_of_all.to(device))
         return Resident(self, placed, device)
+
+
+def epoch_offset(seed: int, epoch: int, num_offsets: int) -> int:
+    """Where the windows of an epoch begin, in [0, num_offsets); 0 for evaluation, whose epoch is -1."""
+    return key(seed, _OFFSET_STREAM, epoch) % num_offsets if epoch >= 0 else 0

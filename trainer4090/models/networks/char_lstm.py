@@ -5,8 +5,13 @@ Source: Hochreiter and Schmidhuber 1997, with the forget gate of Gers et al. 200
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import nn
+
+State = tuple[torch.Tensor, torch.Tensor]
+"""Hidden state and memory of a layer, each (batch, width)."""
 
 
 class LSTMCell(nn.Module):
@@ -44,14 +49,23 @@ class LSTMLayer(nn.Module):
         """Hidden states of all steps; in and out (batch, length, width)."""
         # Time first: each step then reads one contiguous piece.
         projected = self.input_projection(sequence.transpose(0, 1))
-        batch, width = sequence.shape[0], sequence.shape[2]
-        hidden = projected.new_zeros(batch, width)
-        memory = projected.new_zeros(batch, width, dtype=self.input_projection.weight.dtype)
+        hidden, memory = self._start(projected[0])
         outputs = []
         for step in projected.unbind(0):
             hidden, memory = self.cell(step, hidden, memory)
             outputs.append(hidden)
         return self.dropout(torch.stack(outputs, dim=1))
+
+    def step(self, entry: torch.Tensor, state: State | None) -> tuple[torch.Tensor, State]:
+        """Hidden state (batch, width) after `entry` (batch, width), without dropout, and the state to go on with."""
+        projected = self.input_projection(entry)
+        hidden, memory = self.cell(projected, *(self._start(projected) if state is None else state))
+        return hidden, (hidden, memory)
+
+    def _start(self, projected: torch.Tensor) -> State:
+        batch, width = projected.shape[0], projected.shape[1] // 4
+        memory = projected.new_zeros(batch, width, dtype=self.input_projection.weight.dtype)
+        return projected.new_zeros(batch, width), memory
 
 
 class CharLSTM(nn.Module):
@@ -69,3 +83,14 @@ class CharLSTM(nn.Module):
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Logits (batch, length, vocab_size) for the token after each of `tokens` (batch, length), int64."""
         return self.head(self.layers(self.embedding(tokens)))
+
+    def step(self, tokens: torch.Tensor, states: Sequence[State] | None) -> tuple[torch.Tensor, list[State]]:
+        """Logits (batch, vocab_size) for the token after `tokens` (batch,), int64, and the state of every layer.
+
+        `states` are those of the token before, None at the beginning. Without dropout, for generation.
+        """
+        hidden, reached = self.embedding(tokens), []
+        for index, layer in enumerate(self.layers):
+            hidden, state = layer.step(hidden, None if states is None else states[index])  # type: ignore[operator]
+            reached.append(state)
+        return self.head(hidden), reached
