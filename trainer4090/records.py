@@ -129,6 +129,10 @@ class DataTraits:
     """1 where classes are numbered from 1 and class 0 stays empty."""
     target_problem: Callable[[int | None], Problem | None] = lambda ignore_index: None
     """Target that the loss ignores -> what is wrong with the targets, or None."""
+    notices: tuple[Notice, ...] = ()
+    """What is otherwise in the files than one would expect; the plan prints it."""
+    fingerprint: str = ""
+    """Differs when the training samples are others, so that a resume can refuse them; "" when it is not known."""
 
 
 @dataclass(frozen=True)

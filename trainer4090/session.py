@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
-from trainer4090 import checkpoint_file, device, signals
+from trainer4090 import checkpoint_file, device, resume, signals
 from trainer4090.errors import CheckpointFileError, Problem
 from trainer4090.plan import Plan
 from trainer4090.process import apply_settings, torch_device
@@ -58,6 +58,8 @@ class Session:
 
         self._device = torch_device(self._chosen)
         state = None if resume_from is None else checkpoint_file.load(resume_from)
+        if state is not None:
+            resume.check_samples(state.get("data", {}), self._plan.evidence.data)
         notices: list[str] = []
         built = build(self._plan, self._device, notices.append)
         self._progress = progress = loop.Progress() if state is None else restored(built, state, resume_from)
@@ -139,9 +141,11 @@ def restored(built: Run, state: dict[str, Any], path: Path | None) -> Progress:
 
     Raises:
         CheckpointFileError: the file is of another model or of another version of trainer4090.
+        DataError: it was trained on other classes.
     """
     from trainer4090 import loop
 
+    resume.check_classes(state.get("data", {}), built.plan.evidence.data)
     try:
         if state["format"] != loop.STATE_FORMAT:
             raise ValueError(f"format {state['format']}, this version reads {loop.STATE_FORMAT}")

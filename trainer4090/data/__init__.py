@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -53,6 +54,8 @@ class Data:
     prepare: Prepare
     format: ItemFormat | None = None
     """How an item from outside is read as one of these samples, None when nothing can be said."""
+    notices: Callable[[], list[str]] = list
+    """() -> what reading has met since the last call that the user should know."""
 
 
 DATA: Registry[Data] = Registry("data", __name__)
