@@ -98,8 +98,9 @@ def parameter_groups(module: nn.Module, learning_rate: float, weight_decay: floa
 
 def prepared(inputs: Any, prepare: Callable[[Any], Any], dtype: torch.dtype, channels_last: bool) -> Any:
     """Inputs as the module takes them; only 4-D tensors have a channels_last layout."""
-    # Before `prepare`, which keeps the layout: moving bytes costs a quarter of moving floats.
-    inputs = map_tensors(_laid_out if channels_last else torch.Tensor.contiguous, inputs)
+    if channels_last:
+        # Before `prepare`, which keeps the layout: moving bytes costs a quarter of moving floats.
+        inputs = map_tensors(_laid_out, inputs)
     return map_tensors(partial(_cast, dtype=dtype), prepare(inputs))
 
 

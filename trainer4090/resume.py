@@ -49,8 +49,9 @@ def check_samples(saved: Mapping[str, Any], data: DataTraits) -> None:
     """Raise unless the training samples are those of the checkpoint file: others would come in another order.
 
     Raises:
-        DataError: they are not.
+        DataError: they are not, or their classes are others.
     """
+    check_classes(saved, data)
     if saved.get("fingerprint") and saved["fingerprint"] != data.fingerprint:
         given = f"{data.num_train:,} training samples that are not the {saved['num_train']:,} the run began with"
         raise DataError(Problem("data", given, "bring the files back as they were, or start a new run"))

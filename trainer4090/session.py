@@ -92,7 +92,7 @@ class Session:
             live=self._live,
         )
         where = f"device: {built.device} ({self._chosen.reason})", f"run: {self._folder}"
-        for line in (*described.splitlines(), *where):
+        for line in (*described.splitlines(), *where, *_automatic_workers(plan)):
             reporter.notice(line)
         per_sample, per_item = built.flops_per_sample, plan.evidence.data.items_per_sample
         flops = None if per_sample is None else per_sample / per_item
@@ -154,6 +154,13 @@ def restored(built: Run, state: dict[str, Any], path: Path | None) -> Progress:
         text = " ".join(str(error).split())
         problem = Problem(str(path), f"does not fit this run ({text})", "resume with the options it was trained with")
         raise CheckpointFileError(problem) from error
+
+
+def _automatic_workers(plan: Plan) -> list[str]:
+    from trainer4090.data.pipeline.workers import num_processes
+
+    wanted = plan.spec.data.config.num_workers
+    return [f"data.num_workers: auto is {num_processes(wanted)} here"] if wanted == "auto" else []
 
 
 def _peak_memory_gib(used: torch.device | None) -> dict[str, float] | None:

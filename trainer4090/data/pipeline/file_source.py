@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
 import torch
+from torch.utils.data import default_collate
 
 from trainer4090.data import Source
 from trainer4090.data.pipeline.crops import NUM_ATTEMPTS, NUMBERS_AN_ATTEMPT, Box, centred_box, random_box
@@ -50,19 +50,17 @@ class FileSource:
         return len(self.labels)
 
     def fetch(self, indices: torch.Tensor, epoch: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Images uint8 (n, channels, height, width) with channels innermost in memory, and labels int64 (n,).
+        """Images uint8 (n, channels, height, width), and labels int64 (n,).
 
         An unreadable file is replaced by the next readable one of its class, which is a function of the files alone.
 
         Raises:
             DataError: a file is unreadable, or too many are.
         """
-        size = (self.format.height, self.format.width)
-        pixels = torch.empty((len(indices), *size, self.format.channels), dtype=torch.uint8)
-        rows = pixels.numpy()
-        for row, index, box_of in zip(rows, indices.tolist(), self._boxes(indices, epoch), strict=True):
-            row[:] = self._read(index, box_of)
-        return pixels.permute(0, 3, 1, 2), self.targets(indices, epoch)
+        boxes = self._boxes(indices, epoch)
+        images = [self._read(index, box_of) for index, box_of in zip(indices.tolist(), boxes, strict=True)]
+        # Stacks into shared memory in a worker process, which spares the copy there.
+        return default_collate(images), self.targets(indices, epoch)
 
     def targets(self, indices: torch.Tensor, epoch: int) -> torch.Tensor:
         """Labels int64 (n,)."""
@@ -74,8 +72,8 @@ class FileSource:
 
     def path(self, index: int) -> bytes:
         """Path of file `index`."""
-        begin, end = self.ends[index : index + 2].tolist()
-        return os.path.join(self.folder, self.names[begin:end].numpy().tobytes())
+        ends = self.ends.numpy()  # views of NumPy: five times faster to index than tensors
+        return b"%b/%b" % (self.folder, self.names.numpy()[ends[index] : ends[index + 1]].tobytes())
 
     def reason(self, index: int) -> str:
         """Path of the unreadable file `index`, and what is wrong with it."""
@@ -85,9 +83,10 @@ class FileSource:
             return f"{printable(self.path(index))}: unreadable image ({error})"
         return f"{printable(self.path(index))}: was unreadable a while ago"
 
-    def _read(self, index: int, box_of: Callable[[int, int], Box]) -> np.ndarray:
+    def _read(self, index: int, box_of: Callable[[int, int], Box]) -> torch.Tensor:
+        unreadable = self.unreadable.numpy()
         for candidate in self._candidates(index):
-            if self.unreadable[candidate]:
+            if unreadable[candidate]:
                 continue
             try:
                 return self._pixels(candidate, box_of)
@@ -96,7 +95,7 @@ class FileSource:
         folder = printable(os.path.dirname(self.path(index)))
         raise DataError(Problem(folder, "no readable image of this class is left", "give it some"))
 
-    def _pixels(self, index: int, box_of: Callable[[int, int], Box]) -> np.ndarray:
+    def _pixels(self, index: int, box_of: Callable[[int, int], Box]) -> torch.Tensor:
         return read_pixels(self.path(index), self.format.channels, (self.format.height, self.format.width), box_of)
 
     def _candidates(self, index: int) -> Iterator[int]:
