@@ -146,6 +146,10 @@ class LogPoints:
         self._write_pending({})
         self._reporter.write(step, values)
 
+    def notice(self, text: str) -> None:
+        """Tell the user something that training has met."""
+        self._reporter.notice(text)
+
     def settle(self) -> None:
         """Write what is still on its way.
 

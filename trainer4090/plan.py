@@ -130,7 +130,8 @@ def make(spec: RunSpec, card: Card, evidence: Evidence) -> Plan:
     kernels = merge("kernels", _records(KERNELS, spec.kernels, facts), problems)
     if problems:
         raise ConfigError(*problems)
-    notices = (*precision.notices, *memory.notices, *kernels.notices, *_batch_norm_notice(batching, evidence.model))
+    notices = (*evidence.data.notices, *precision.notices, *memory.notices, *kernels.notices)
+    notices += _batch_norm_notice(batching, evidence.model)
     return Plan(
         spec=spec,
         card=card,

@@ -132,6 +132,10 @@ class DataTraits:
     """Every target was found to lie in [0, num_classes), so nobody need read all of them once more."""
     target_problem: Callable[[int | None], Problem | None] = lambda ignore_index: None
     """Target that the loss ignores -> what is wrong with the targets, or None."""
+    notices: tuple[Notice, ...] = ()
+    """What is otherwise in the files than one would expect; the plan prints it."""
+    fingerprint: str = ""
+    """Differs when the training samples are others, so that a resume can refuse them; "" when it is not known."""
 
 
 @dataclass(frozen=True)

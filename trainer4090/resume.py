@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from trainer4090 import parse, paths, plan, run_folder
-from trainer4090.errors import ConfigError, Problem
+from trainer4090.errors import ConfigError, DataError, Problem
+from trainer4090.records import DataTraits
 from trainer4090.schedules import SCHEDULES
 from trainer4090.schema import shown
 from trainer4090.spec import SINGLE_GROUPS, RunSpec, flatten, to_tree
@@ -43,6 +45,33 @@ def require_plugins(words: Sequence[str]) -> None:
         text = spec.read_text(encoding="utf-8")
         if any(f"\n{group}:\n  name: {name}\n" in text for group, name in unknown):
             parse.saved_tree(spec)
+
+
+def check_classes(saved: Mapping[str, Any], data: DataTraits) -> None:
+    """Raise unless output 0, 1, ... of the model means the same class now. `saved`: `data` of a checkpoint file.
+
+    Raises:
+        DataError: naming the classes that differ.
+    """
+    before, now = list(saved.get("class_names", ())), list(data.class_names)
+    if before == now or not before or not now:
+        return
+    gone, new = ([repr(name) for name in one if name not in other] for one, other in ((before, now), (now, before)))
+    parts = [f"{word} {', '.join(names)}" for word, names in (("no more", gone), ("new", new)) if names]
+    given = f"other classes than the model was trained with: {', '.join(parts) or 'the same in another order'}"
+    raise DataError(Problem("data", given, "bring back the folders of these classes, or start a new run"))
+
+
+def check_samples(saved: Mapping[str, Any], data: DataTraits) -> None:
+    """Raise unless the training samples are those of the checkpoint file: others would come in another order.
+
+    Raises:
+        DataError: they are not, or their classes are others.
+    """
+    check_classes(saved, data)
+    if saved.get("fingerprint") and saved["fingerprint"] != data.fingerprint:
+        given = f"{data.num_train:,} training samples that are not the {saved['num_train']:,} the run began with"
+        raise DataError(Problem("data", given, "bring the files back as they were, or start a new run"))
 
 
 def overrides_of(folder: Path) -> list[str]:

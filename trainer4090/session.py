@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
-from trainer4090 import checkpoint_file, device, signals
+from trainer4090 import checkpoint_file, device, resume, signals
 from trainer4090.errors import CheckpointFileError, Problem
 from trainer4090.plan import Plan
 from trainer4090.process import apply_settings, torch_device
@@ -58,6 +58,8 @@ class Session:
 
         self._device = torch_device(self._chosen)
         state = None if resume_from is None else checkpoint_file.load(resume_from)
+        if state is not None:
+            resume.check_samples(state.get("data", {}), self._plan.evidence.data)
         notices: list[str] = []
         built = build(self._plan, self._device, notices.append, restoring=state is not None)
         self._progress = progress = loop.Progress() if state is None else restored(built, state, resume_from)
@@ -90,7 +92,7 @@ class Session:
             live=self._live,
         )
         where = f"device: {built.device} ({self._chosen.reason})", f"run: {self._folder}"
-        for line in (*described.splitlines(), *where):
+        for line in (*described.splitlines(), *where, *_automatic_workers(plan)):
             reporter.notice(line)
         per_sample, per_item = built.flops_per_sample, plan.evidence.data.items_per_sample
         flops = None if per_sample is None else per_sample / per_item
@@ -139,9 +141,11 @@ def restored(built: Run, state: dict[str, Any], path: Path | None) -> Progress:
 
     Raises:
         CheckpointFileError: the file is of another model or of another version of trainer4090.
+        DataError: it was trained on other classes.
     """
     from trainer4090 import loop
 
+    resume.check_classes(state.get("data", {}), built.plan.evidence.data)
     try:
         if state["format"] != loop.STATE_FORMAT:
             raise ValueError(f"format {state['format']}, this version reads {loop.STATE_FORMAT}")
@@ -150,6 +154,13 @@ def restored(built: Run, state: dict[str, Any], path: Path | None) -> Progress:
         text = " ".join(str(error).split())
         problem = Problem(str(path), f"does not fit this run ({text})", "resume with the options it was trained with")
         raise CheckpointFileError(problem) from error
+
+
+def _automatic_workers(plan: Plan) -> list[str]:
+    from trainer4090.data.pipeline.workers import num_processes
+
+    wanted = plan.spec.data.config.num_workers
+    return [f"data.num_workers: auto is {num_processes(wanted)} here"] if wanted == "auto" else []
 
 
 def _peak_memory_gib(used: torch.device | None) -> dict[str, float] | None:

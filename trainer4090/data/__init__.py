@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -58,6 +59,8 @@ class Data:
     prepare: Prepare = unchanged
     format: ItemFormat | None = None
     """How an item from outside is read as one of these samples, None when nothing can be said."""
+    notices: Callable[[], list[str]] = list
+    """() -> what reading has met since the last call that the user should know."""
 
 
 def tensor_source(inputs: Any, targets: torch.Tensor) -> Source:

