@@ -31,7 +31,7 @@ LAYERS = (
     ("run_folder", "build"),
     ("resume", "log_point"),
     ("loop",),
-    ("process", "failure", "session", "worker", "trained", "generation"),
+    ("process", "failure", "session", "worker", "trained", "generation", "prediction"),
     ("composition", "sweeps"),
     ("verbs", "help"),
     ("__main__",),
@@ -39,7 +39,7 @@ LAYERS = (
 """A module imports from its own layer and those before it."""
 AXES = LAYERS[7]
 IMPORTED_BY_BUILDERS = ("data/pipeline", "models/networks")
-AFTER_THE_CHECKS = ("report", "executors", "build", "log_point", "loop", "finetune", "generation")
+AFTER_THE_CHECKS = ("report", "executors", "build", "log_point", "loop", "finetune", "generation", "prediction")
 """Everything else may be met by an error or by `list`, and imports torch inside functions only."""
 
 

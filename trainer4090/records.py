@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from trainer4090.card import Card
 from trainer4090.errors import Problem
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 Record = TypeVar("Record")
+Reading = Literal["softmax", "sigmoid", "values"]
+"""Of outputs: probabilities of classes of which one is right, of labels of which several can be, or the numbers."""
 ItemKind = str
 """What an item is: `images`, `tokens`, or a word of one's own that data and model agree on."""
 
@@ -165,6 +167,8 @@ class LossTraits:
     """Target that counts as no target."""
     num_outputs: int | None = None
     """The only number of outputs that the loss fits, None for any."""
+    reading: Reading = "values"
+    """What a user is shown of the outputs."""
 
 
 @dataclass(frozen=True)

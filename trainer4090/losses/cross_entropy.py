@@ -40,7 +40,7 @@ def traits(config: Config, data: DataTraits) -> LossTraits:
     if problems:
         raise ConfigError(*problems)
     num_outputs = None if config.class_weights is None else len(config.class_weights)
-    return LossTraits(ignore_index=config.ignore_index, num_outputs=num_outputs)
+    return LossTraits(ignore_index=config.ignore_index, num_outputs=num_outputs, reading="softmax")
 
 
 @LOSSES.register("cross_entropy", Config, traits=traits)

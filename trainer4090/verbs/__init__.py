@@ -28,6 +28,11 @@ VERBS = {
         Verb("plan", "[key=value ...] [-m]", "print what a run would do on a card, without a GPU: plan card=rtx4090"),
         Verb("evaluate", "run=PATH|latest [checkpoint=last|best|PATH]", "evaluate a finished or interrupted run"),
         Verb(
+            "predict",
+            "input=PATH [run=PATH] [checkpoint=PATH] [out=FILE.csv]",
+            "classify an image, or a folder of images",
+        ),
+        Verb(
             "generate", "[run=PATH] [checkpoint=PATH] [prompt=TEXT] [tokens=N]", "continue a text with a trained model"
         ),
         Verb(
