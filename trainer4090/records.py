@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 Record = TypeVar("Record")
 ItemKind = Literal["images", "tokens"]
+OutputKind = Literal["class_logits", "label_logits", "numbers"]
 
 
 class Stage(IntEnum):
@@ -114,7 +115,7 @@ class DataTraits:
     item_shape: tuple[int, ...]
     """(channels, height, width) of an image, (length,) of a token sequence."""
     num_classes: int
-    """Classes of an image set, distinct tokens of a text."""
+    """Classes or labels of an image set, distinct tokens of a text."""
     num_train: int
     """Training samples: images or sequences."""
     num_evaluation: int
@@ -125,6 +126,8 @@ class DataTraits:
     description: str = ""
     class_names: tuple[str, ...] = ()
     """Name of class 0, 1, ...; () when the data has none."""
+    multi_label: bool = False
+    """Targets are float (batch, num_classes), 1 for each label that a sample has and 0 for the others."""
     smallest_target: int = 0
     """1 where classes are numbered from 1 and class 0 stays empty."""
     target_problem: Callable[[int | None], Problem | None] = lambda ignore_index: None
@@ -156,6 +159,10 @@ class LossTraits:
     """Target that counts as no target."""
     num_outputs: int | None = None
     """The only number of outputs that the loss fits, None for any."""
+    outputs: OutputKind | None = None
+    """What it trains outputs to be: logits of a softmax, logits of single labels, numbers; None says nothing."""
+    metrics: Mapping[str, bool] = field(default_factory=dict)
+    """Name of every metric that the built loss brings -> whether higher is better."""
 
 
 @dataclass(frozen=True)

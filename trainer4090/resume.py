@@ -12,7 +12,7 @@ from trainer4090.schema import shown
 from trainer4090.spec import RunSpec, flatten, to_tree
 
 KEPT_SECTIONS = ("model", "data", "loss", "schedule")
-KEPT_KEYS = ("train.seed", "train.batch_size", "optimizer.name")
+KEPT_KEYS = ("train.seed", "train.batch_size", "train.best_by", "optimizer.name")
 FREE_KEYS = ("data.num_workers",)
 
 
