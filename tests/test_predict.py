@@ -144,22 +144,22 @@ def test_a_reader_that_has_seen_enough_is_no_error(trained: Path) -> None:
     assert "Traceback" not in result.stderr
 
 
-READINGS = {
-    "softmax": ("softmax", NAMES, Wish(2, 0.5), {"class": "dog", "class_2": "cow"}, {"probability": 0.665241}),
-    "more outputs than names": ("softmax", NAMES[:1], Wish(1, 0.5), {"class": "1"}, {"probability": 0.665241}),
-    "fewer classes than asked": ("softmax", NAMES, Wish(9, 0.5), {"class_3": "cat"}, {"probability_3": 0.090031}),
-    "sigmoid": ("sigmoid", NAMES, Wish(1, 0.7), {"classes": ["dog", "cow"]}, {"cat": 0.5, "dog": 0.880797}),
-    "values of classes": ("values", NAMES, Wish(1, 0.5), {"class": "dog"}, {"output": 2.0}),
-    "values": ("values", (), Wish(1, 0.5), {}, {"value_0": 0.0, "value_1": 2.0, "value_2": 1.0}),
+KINDS = {
+    "softmax": ("class_logits", NAMES, Wish(2, 0.5), {"class": "dog", "class_2": "cow"}, {"probability": 0.665241}),
+    "more outputs than names": ("class_logits", NAMES[:1], Wish(1, 0.5), {"class": "1"}, {"probability": 0.665241}),
+    "fewer classes than asked": ("class_logits", NAMES, Wish(9, 0.5), {"class_3": "cat"}, {"probability_3": 0.090031}),
+    "sigmoid": ("label_logits", NAMES, Wish(1, 0.7), {"classes": ["dog", "cow"]}, {"cat": 0.5, "dog": 0.880797}),
+    "values of classes": ("numbers", NAMES, Wish(1, 0.5), {"class": "dog"}, {"output": 2.0}),
+    "values": ("numbers", (), Wish(1, 0.5), {}, {"value_0": 0.0, "value_1": 2.0, "value_2": 1.0}),
 }
 
 
-@pytest.mark.parametrize(("reading", "names", "wish", "texts", "numbers"), READINGS.values(), ids=READINGS)
-def test_outputs_are_read(reading: str, names: tuple[str, ...], wish: Wish, texts: dict, numbers: dict) -> None:
-    row = read_outputs(LOGITS, reading, names, wish)[0]  # type: ignore[arg-type]
+@pytest.mark.parametrize(("kind", "names", "wish", "texts", "numbers"), KINDS.values(), ids=KINDS)
+def test_outputs_are_read(kind: str, names: tuple[str, ...], wish: Wish, texts: dict, numbers: dict) -> None:
+    row = read_outputs(LOGITS, kind, names, wish)[0]  # type: ignore[arg-type]
     assert {key: row[key] for key in texts} == texts
     assert {key: row[key] for key in numbers} == pytest.approx(numbers, rel=1e-5)
 
 
 def test_one_number_has_a_column_of_one_name() -> None:
-    assert read_outputs(torch.tensor([[1.5], [2.5]]), "values", (), Wish(1, 0.5)) == [{"value": 1.5}, {"value": 2.5}]
+    assert read_outputs(torch.tensor([[1.5], [2.5]]), "numbers", (), Wish(1, 0.5)) == [{"value": 1.5}, {"value": 2.5}]

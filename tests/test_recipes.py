@@ -178,6 +178,9 @@ OTHER: dict[str, tuple[Any, Any]] = {
     "train.eval_every": (5, 6),
     "train.checkpoint_every": (5, 6),
     "train.deterministic": (True, False),
+    "train.best_by": ("eval/accuracy", "eval/top5"),
+    "train.patience": (5, 6),
+    "train.least_improvement": (0.5, 0.25),
     "ema.decay": (0.9, 0.99),
 }
 """Key -> a recipe's value that is not the default, and a command line's."""

@@ -26,7 +26,7 @@ def text() -> str:
     """The help, one screen."""
     lines = ["usage: trainer4090 [verb] [key=value ...] [-m]", "", "verbs:"]
     lines += [f"  {verb.name:<12} {verb.help}\n{'':15}{verb.name} {verb.usage}" for verb in VERBS.values()]
-    lines += ["", "groups and their options (group=option; memory and kernels take a list: memory=[a,b]):"]
+    lines += ["", "groups and their options (group=option; memory, kernels and metrics take a list: memory=[a,b]):"]
     lines += [f"  {group:<12} {' '.join(paths.options(group))}" for group in paths.groups()]
     lines += ["", "keys used most (all of them: --cfg job):", *_table(_KEYS), "", "flags:", *_table(_FLAGS), ""]
     lines += ["example: trainer4090 precision=amp memory=checkpoint train.micro_batch=32"]

@@ -14,18 +14,21 @@ import torch
 
 from trainer4090 import checkpoint_file
 from trainer4090.build import Run
+from trainer4090.criterion import Waiting
+from trainer4090.data import Split
 from trainer4090.data.pipeline.loader import Position, evaluation_batches, training_batches
 from trainer4090.data.pipeline.workers import num_processes
 from trainer4090.executors.base import StepOutput
 from trainer4090.item_format import to_plain
 from trainer4090.log_point import LogPoints, non_finite
+from trainer4090.plan import Plan
 from trainer4090.records import Batch
 from trainer4090.signals import StopRequest
 from trainer4090.spec import to_tree
 
-STATE_FORMAT = 2
+STATE_FORMAT = 3
 SAMPLES_WORTH_WORKERS = 512
-"""Held-out files from which an evaluation starts worker processes: that takes half a second, 512 photos one to ten."""
+"""Files from which an evaluation starts worker processes: that takes half a second, 512 photos one to ten."""
 Batches = Generator[tuple[Batch, Position], None, None]
 
 
@@ -39,11 +42,14 @@ class Progress:
     evaluation: dict[str, float] = field(default_factory=dict)
     """The newest evaluation."""
     best: dict[str, Any] | None = None
-    """`step` and `eval` of the lowest evaluation loss."""
+    """`step` and `eval` of the best evaluation by the plan's criterion."""
+    waiting: Waiting = field(default_factory=Waiting)
 
 
 def train(run: Run, folder: Path, points: LogPoints, progress: Progress, stop: StopRequest) -> None:
     """Train from `progress` to the end of the plan, or to the first update after a stop signal; saved either way.
+
+    Where the plan has patience, its end too is saved: the evaluation after which it is exhausted.
 
     Raises:
         NonFiniteError: the loss or the state is not finite; nothing is saved after that.
@@ -62,13 +68,18 @@ def train(run: Run, folder: Path, points: LogPoints, progress: Progress, stop: S
             if progress.step % eval_every == 0 or at_end:
                 points.pause()
                 improved = _evaluate_into(run, points, progress)
-            stopping = stop.signal_number is not None
+            stopping = stop.signal_number is not None or has_waited_enough(run.plan, progress)
             if progress.step % save_every == 0 or improved or stopping or at_end:
                 points.pause()
                 points.settle()  # a kill right after the save must not lose the log point of this update
                 _require_finite(run, progress.step, output)
                 checkpoint_file.save(folder, progress.step, state_of(run, progress), progress.best)
             points.resume()
+
+
+def has_waited_enough(plan: Plan, progress: Progress) -> bool:
+    """Whether the patience of `plan` is exhausted: training has ended, or ends with the present update."""
+    return plan.evaluation.criterion.ends(progress.waiting)
 
 
 def _update(run: Run, batches: Batches, points: LogPoints, progress: Progress) -> StepOutput:
@@ -85,28 +96,34 @@ def _update(run: Run, batches: Batches, points: LogPoints, progress: Progress) -
     return output
 
 
-def evaluate(run: Run) -> dict[str, float]:
-    """Loss and metrics over every held-out sample, with averaged parameters where there are some.
+def evaluate(run: Run, split: Split = "evaluation") -> dict[str, float]:
+    """Loss and metrics over every sample of a split, without augmentation, with averaged parameters if there are some.
 
-    One synchronisation at the end; sums are in fp64, so the batch size does not show.
+    Nothing is read from the device before the end; sums are in fp64, so the batch size does not show. A metric that is
+    no finite number here (an average precision without a positive) is absent.
     """
     forward = run.executor.forward
     totals: dict[str, torch.Tensor] = {}
     num_targets = 0
     functions = {"loss": run.loss.total, **run.loss.metrics}
+    chosen = {metric.name: metric.start() for metric in run.plan.evaluation.metrics}
     was_training = forward.module.training
     forward.set_training(False)
     average = run.executor.average
     averages = nullcontext() if average is None else average.swapped_in()
-    with torch.no_grad(), averages, closing(_held_out(run)) as batches:
+    with torch.no_grad(), averages, closing(_samples(run, split)) as batches:
         for batch in batches:
             inputs, targets = forward.place(batch)
             outputs = forward(inputs)
             for name, function in functions.items():
                 totals[name] = totals.get(name, 0) + function(outputs, targets).double()
+            for accumulator in chosen.values():
+                accumulator.update(outputs, targets)
             num_targets += batch.num_targets
     forward.set_training(was_training)
-    return {name: float(total) / max(num_targets, 1) for name, total in totals.items()}
+    values = {name: float(total) / max(num_targets, 1) for name, total in totals.items()}
+    values |= {name: accumulator.result() for name, accumulator in chosen.items()}
+    return {name: value for name, value in values.items() if name == "loss" or math.isfinite(value)}
 
 
 def state_of(run: Run, progress: Progress) -> dict[str, Any]:
@@ -117,6 +134,7 @@ def state_of(run: Run, progress: Progress) -> dict[str, Any]:
         "position": {"epoch": progress.position.epoch, "consumed": progress.position.consumed},
         "evaluation": progress.evaluation,
         "best": progress.best,
+        "waiting": {"reference": progress.waiting.reference, "num_stale": progress.waiting.num_stale},
         "executor": run.executor.state_dict(),
         "rng": _rng_state(run.device),
         "spec": to_tree(run.plan.spec),
@@ -131,6 +149,7 @@ def _data_of(run: Run) -> dict[str, Any]:
         "kind": traits.kind,
         "item_shape": list(traits.item_shape),
         "num_classes": traits.num_classes,
+        "multi_label": traits.multi_label,
         "items_per_sample": traits.items_per_sample,
         "class_names": list(traits.class_names),
         "num_train": traits.num_train,
@@ -150,6 +169,7 @@ def restore(run: Run, state: dict[str, Any]) -> Progress:
         position=Position(**state["position"]),
         evaluation=state["evaluation"],
         best=state["best"],
+        waiting=Waiting(**state["waiting"]),
     )
 
 
@@ -165,11 +185,11 @@ def _batches(run: Run, start: Position) -> Batches:
     )
 
 
-def _held_out(run: Run) -> Generator[Batch, None, None]:
-    traits = run.plan.evidence.data
-    in_process = traits.in_memory or traits.num_evaluation < SAMPLES_WORTH_WORKERS
+def _samples(run: Run, split: Split) -> Generator[Batch, None, None]:
+    source = run.data.train if split == "train" else run.data.evaluation
+    in_process = run.plan.evidence.data.in_memory or len(source) < SAMPLES_WORTH_WORKERS
     return evaluation_batches(
-        source=run.data.evaluation,
+        source=source,
         count_targets=run.loss.count,
         batch_size=run.plan.batching.micro_batch,
         num_workers=0 if in_process else num_processes(run.plan.spec.data.config.num_workers),
@@ -190,9 +210,11 @@ def _evaluate_into(run: Run, points: LogPoints, progress: Progress) -> bool:
     loss = progress.evaluation["loss"]
     if not math.isfinite(loss):
         raise non_finite("eval/loss", loss, progress.step)
-    improved = progress.best is None or loss < progress.best["eval"]["loss"]
+    criterion = run.plan.evaluation.criterion
+    improved = criterion.improves(progress.evaluation, None if progress.best is None else progress.best["eval"])
     if improved:
         progress.best = {"step": progress.step, "eval": progress.evaluation}
+    progress.waiting = criterion.after(progress.waiting, progress.evaluation)
     return improved
 
 

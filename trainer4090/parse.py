@@ -17,6 +17,7 @@ from trainer4090.errors import ConfigError, Problem
 from trainer4090.kernels import KERNELS
 from trainer4090.losses import LOSSES
 from trainer4090.memory import MEMORY
+from trainer4090.metrics import METRICS
 from trainer4090.models import MODELS
 from trainer4090.optimizers import OPTIMIZERS
 from trainer4090.parallelism import PARALLELISM
@@ -38,7 +39,7 @@ from trainer4090.spec import (
 
 REGISTRIES: dict[str, Registry[Any]] = {
     registry.group: registry
-    for registry in (PRECISION, MEMORY, KERNELS, PARALLELISM, MODELS, DATA, LOSSES, OPTIMIZERS, SCHEDULES)
+    for registry in (PRECISION, MEMORY, KERNELS, PARALLELISM, MODELS, DATA, LOSSES, METRICS, OPTIMIZERS, SCHEDULES)
 }
 SECTIONS = {"run": RunSection, "train": TrainSection, "ema": EmaSection}
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from trainer4090 import evaluation
 from trainer4090.card import Card
 from trainer4090.data import DATA
 from trainer4090.errors import ConfigError, Problem
+from trainer4090.evaluation import Evaluation
 from trainer4090.kernels import KERNELS, Kernels
 from trainer4090.losses import LOSSES
 from trainer4090.memory import MEMORY, Memory
@@ -61,6 +63,7 @@ class Plan:
     loss: LossTraits
     optimizer: Optimizer
     schedule: Schedule
+    evaluation: Evaluation
     transforms: tuple[Transform, ...]
     fused_optimizer: bool
     """One kernel for all parameters: asked for, or needed because fp16 skips updates on the device."""
@@ -90,6 +93,7 @@ class Plan:
             f"  memory        {', '.join(choice.name for choice in spec.memory)}",
             f"  kernels       {', '.join(choice.name for choice in spec.kernels)}",
             f"  parallelism   {spec.parallelism.name}: {self.parallelism.executor} executor",
+            f"  evaluation    {self.evaluation.describe()}",
         ]
 
     def _start(self) -> str:
@@ -128,10 +132,13 @@ def make(spec: RunSpec, card: Card, evidence: Evidence) -> Plan:
     precision = PRECISION.get(spec.precision.name).build(spec.precision.config, facts)
     memory = merge("memory", _records(MEMORY, spec.memory, facts), problems)
     kernels = merge("kernels", _records(KERNELS, spec.kernels, facts), problems)
+    loss = _loss_traits(spec, evidence.data)
+    evaluated = evaluation.make(spec, evidence.data, loss, problems)
     if problems:
         raise ConfigError(*problems)
+    schedule = SCHEDULES.get(spec.schedule.name).build(spec.schedule.config)
     notices = (*evidence.data.notices, *precision.notices, *memory.notices, *kernels.notices)
-    notices += _batch_norm_notice(batching, evidence.model)
+    notices += (*_batch_norm_notice(batching, evidence.model), *_early_end_notice(spec, schedule, horizon))
     return Plan(
         spec=spec,
         card=card,
@@ -142,9 +149,10 @@ def make(spec: RunSpec, card: Card, evidence: Evidence) -> Plan:
         memory=memory,
         kernels=kernels,
         parallelism=PARALLELISM.get(spec.parallelism.name).build(spec.parallelism.config, facts),
-        loss=_loss_traits(spec, evidence.data),
+        loss=loss,
         optimizer=OPTIMIZERS.get(spec.optimizer.name).build(spec.optimizer.config),
-        schedule=SCHEDULES.get(spec.schedule.name).build(spec.schedule.config),
+        schedule=schedule,
+        evaluation=evaluated,
         transforms=tuple(sorted((*memory.transforms, *kernels.transforms), key=lambda step: step.stage)),
         fused_optimizer=kernels.fused_optimizer or precision.loss_scale is not None,
         settings=precision.settings + memory.settings + kernels.settings,
@@ -179,6 +187,14 @@ def _batch_norm_notice(batching: Batching, model: ModelTraits) -> tuple[Notice, 
         return ()
     asked, got = f"batches of {batching.batch_size}", f"statistics of {batching.micro_batch} samples"
     return (Notice("train.micro_batch", asked, got, "BatchNorm sees one micro-batch at a time"),)
+
+
+def _early_end_notice(spec: RunSpec, schedule: Schedule, horizon: Horizon) -> tuple[Notice, ...]:
+    if spec.train.patience is None or not schedule.needs_total:
+        return ()
+    asked, got = f"an end after {spec.train.patience} evaluations", f"a {spec.schedule.name} schedule cut short"
+    why = f"its rate comes down over {horizon.total} updates, and an early end does not reach the low ones"
+    return (Notice("train.patience", asked, got, why),)
 
 
 def _card_facts(card: Card) -> str:

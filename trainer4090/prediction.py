@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +14,7 @@ from trainer4090.data.pipeline.image_tree import printable
 from trainer4090.data.pipeline.prepare_images import normalising
 from trainer4090.data.pipeline.workers import Fetched, fetch_in_workers
 from trainer4090.item_format import ImageFormat
-from trainer4090.records import Reading
+from trainer4090.records import OutputKind
 from trainer4090.trained import Trained
 
 Row = dict[str, Any]
@@ -63,7 +63,7 @@ class Files:
 def predicted(
     trained: Trained,
     files: Files,
-    reading: Reading,
+    kind: OutputKind | None,
     wish: Wish,
     batch_size: int,
     num_workers: int,
@@ -80,7 +80,7 @@ def predicted(
             with torch.no_grad():
                 outputs = module(prepare(batch.inputs.to(trained.device)))
             readable = batch.targets.tolist()
-            rows = read_outputs(outputs.double().cpu(), reading, names, wish)
+            rows = read_outputs(outputs.double().cpu(), kind, names, wish)
             for index, good, row in zip(part, readable, rows, strict=True):
                 path = printable(files.paths[index])
                 if good:
@@ -95,20 +95,21 @@ def class_names(trained: Trained) -> tuple[str, ...]:
     return trained.data.class_names or (tuple(map(str, range(num_classes))) if num_classes > 1 else ())
 
 
-def read_outputs(outputs: torch.Tensor, reading: Reading, names: Sequence[str], wish: Wish) -> list[Row]:
+def read_outputs(outputs: torch.Tensor, kind: OutputKind | None, names: Sequence[str], wish: Wish) -> list[Row]:
     """Columns for each sample of `outputs`, fp64 (n, outputs) on the host.
 
-    `softmax`: the `top` classes and their probabilities. `sigmoid`: the labels from `threshold` on, and the probability
-    of every label. `values`: the largest output's class and the output itself, or all outputs when there are no names.
+    `class_logits`: the `top` classes and their probabilities. `label_logits`: the labels from `threshold` on, and the
+    probability of every label. Others: the largest output's class and the output itself, or all outputs when there are
+    no names.
     """
     outputs = outputs.reshape(len(outputs), -1)
     named = [*names, *map(str, range(len(names), outputs.shape[1]))]
-    if reading == "sigmoid":
+    if kind == "label_logits":
         return [_labelled(row, named, wish.threshold) for row in outputs.sigmoid().tolist()]
     if not names:
         columns = ["value"] if outputs.shape[1] == 1 else [f"value_{number}" for number in range(outputs.shape[1])]
         return [dict(zip(columns, row, strict=True)) for row in outputs.tolist()]
-    scores, column = (outputs.softmax(1), "probability") if reading == "softmax" else (outputs, "output")
+    scores, column = (outputs.softmax(1), "probability") if kind == "class_logits" else (outputs, "output")
     best = scores.topk(min(wish.top, scores.shape[1]), dim=1)
     pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
     return [_ranked([named[index] for index in indices], values, column) for indices, values in pairs]
@@ -127,7 +128,7 @@ def _labelled(probabilities: Sequence[float], names: Sequence[str], threshold: f
     return {"classes": [name for name, value in by_name.items() if value >= threshold], **by_name}
 
 
-def _fetched(files: Files, parts: Sequence[range], num_workers: int) -> Iterator[Fetched]:
+def _fetched(files: Files, parts: Sequence[range], num_workers: int) -> Generator[Fetched, None, None]:
     # A process takes a second to start, which a few files do not win back.
     if num_workers and len(parts) > 1:
         yield from fetch_in_workers(files, iter(parts), num_workers, pin=False)

@@ -21,10 +21,9 @@ if TYPE_CHECKING:
     from torch import nn
 
 Record = TypeVar("Record")
-Reading = Literal["softmax", "sigmoid", "values"]
-"""Of outputs: probabilities of classes of which one is right, of labels of which several can be, or the numbers."""
 ItemKind = str
 """What an item is: `images`, `tokens`, or a word of one's own that data and model agree on."""
+OutputKind = Literal["class_logits", "label_logits", "numbers"]
 
 
 class Stage(IntEnum):
@@ -117,7 +116,7 @@ class DataTraits:
     item_shape: tuple[int, ...]
     """(channels, height, width) of an image, (length,) of a token sequence."""
     num_classes: int
-    """Classes of an image set, distinct tokens of a text."""
+    """Classes or labels of an image set, distinct tokens of a text."""
     num_train: int
     """Training samples: images or sequences."""
     num_evaluation: int
@@ -128,6 +127,8 @@ class DataTraits:
     description: str = ""
     class_names: tuple[str, ...] = ()
     """Name of class 0, 1, ...; () when the data has none."""
+    multi_label: bool = False
+    """Targets are float (batch, num_classes), 1 for each label that a sample has and 0 for the others."""
     smallest_target: int = 0
     """1 where classes are numbered from 1 and class 0 stays empty."""
     targets_checked: bool = False
@@ -167,8 +168,10 @@ class LossTraits:
     """Target that counts as no target."""
     num_outputs: int | None = None
     """The only number of outputs that the loss fits, None for any."""
-    reading: Reading = "values"
-    """What a user is shown of the outputs."""
+    outputs: OutputKind | None = None
+    """What it trains outputs to be: logits of a softmax, logits of single labels, numbers; None says nothing."""
+    metrics: Mapping[str, bool] = field(default_factory=dict)
+    """Name of every metric that the built loss brings -> whether higher is better."""
 
 
 @dataclass(frozen=True)

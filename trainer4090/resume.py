@@ -14,7 +14,7 @@ from trainer4090.schema import shown
 from trainer4090.spec import SINGLE_GROUPS, RunSpec, flatten, to_tree
 
 KEPT_SECTIONS = ("model", "data", "loss", "schedule")
-KEPT_KEYS = ("train.seed", "train.batch_size", "optimizer.name", "optimizer.layer_decay")
+KEPT_KEYS = ("train.seed", "train.batch_size", "train.best_by", "optimizer.name", "optimizer.layer_decay")
 FREE_KEYS = ("data.num_workers",)
 
 

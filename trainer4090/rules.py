@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from trainer4090.errors import ConfigError, DataError, Problem
 from trainer4090.plan import Plan
+from trainer4090.schema import suggestion
 from trainer4090.spec import PUBLISHERS, Choice
 
 Problems = Iterator[Problem]
@@ -153,6 +154,24 @@ def targets_are_classes(plan: Plan) -> Problems:
         yield problem
 
 
+def best_by_is_evaluated(plan: Plan) -> Problems:
+    """What decides the best evaluation is measured in every one, and has a better side."""
+    tag, tags = plan.spec.train.best_by, plan.evaluation.tags
+    if tag not in tags:
+        remedy = f"{suggestion(tag, tags, 'tags of this run')}; others: trainer4090 list metrics"
+        yield Problem("train.best_by", f"{tag} is not evaluated", remedy)
+    elif plan.evaluation.directions[plan.evaluation.criterion.name] is None:
+        yield Problem("train.best_by", f"{tag} is better neither high nor low", "use another tag")
+
+
+def improvement_needs_patience(plan: Plan) -> Problems:
+    """What an improvement is matters only to someone who waits for it."""
+    criterion = plan.evaluation.criterion
+    if criterion.least_improvement and criterion.patience is None:
+        given = f"{criterion.least_improvement:g} with train.patience=null"
+        yield Problem("train.least_improvement", given, "nothing waits for it: give train.patience, or drop it")
+
+
 def enough_samples(plan: Plan) -> Problems:
     """At least one whole batch of training samples, and something to evaluate on."""
     data, batch_size = plan.evidence.data, plan.batching.batch_size
@@ -175,6 +194,8 @@ RULES = (
     weights_are_published,
     layers_to_decay_over,
     batch_norm_needs_two,
+    best_by_is_evaluated,
+    improvement_needs_patience,
 )
 DATA_RULES = (enough_samples, targets_are_classes)
 

@@ -68,14 +68,32 @@ class Session:
         for text in notices:
             reporter.notice(text)
         start, total = progress.step, self._plan.horizon.total
-        if start >= total:
-            reporter.notice(f"nothing to do: already at update {start}")
+        if start >= total or loop.has_waited_enough(self._plan, progress):
+            early = ", where train.patience ended it: a larger one goes on" if start < total else ""
+            reporter.notice(f"nothing to do: already at update {start}{early}")
             return
         loop.train(built, self._folder, points, progress, stop)
-        if stop.signal_number is not None and progress.step < total:
+        self._tell_end(reporter, progress)
+        if stop.signal_number is not None and progress.step < total and not self._stopped_early(progress):
             if progress.step == start:
                 raise signals.before_an_update(stop.signal_number)
             raise signals.after_update(stop.signal_number, progress.step, self._folder)
+
+    def _stopped_early(self, progress: Progress) -> bool:
+        from trainer4090 import loop
+
+        return progress.step < self._plan.horizon.total and loop.has_waited_enough(self._plan, progress)
+
+    def _tell_end(self, reporter: Reporter, progress: Progress) -> None:
+        """Say what the console's numbers do not: that patience ended the run, or that it has no best file."""
+        criterion = self._plan.evaluation.criterion
+        tag, best = f"eval/{criterion.name}", progress.best
+        if progress.evaluation and best is None:
+            reporter.notice(f"{tag} was no number in any evaluation: there is no best checkpoint file")
+        if self._stopped_early(progress):
+            found = "" if best is None else f"; the best is {best['eval'][criterion.name]:.6g} at update {best['step']}"
+            waited = f"{tag} has become no better for {criterion.patience} evaluations"
+            reporter.notice(f"stopped early at update {progress.step}: {waited}{found}")
 
     def _open_report(self, built: Run, start_step: int) -> tuple[Reporter, LogPoints]:
         from trainer4090.log_point import LogPoints
@@ -90,6 +108,7 @@ class Session:
             hyperparameters=to_tree(plan.spec),
             texts={"spec": dump(plan.spec), "plan": described},
             live=self._live,
+            eval_tags=plan.evaluation.tags,
         )
         where = f"device: {built.device} ({self._chosen.reason})", f"run: {self._folder}"
         for line in (*described.splitlines(), *where, *_automatic_workers(plan)):
@@ -127,6 +146,10 @@ class Session:
             "exit_code": exit_code,
             "steps": 0 if progress is None else progress.step,
             "eval": {} if progress is None else progress.evaluation,
+            "best": None if progress is None else self._best(progress),
+            "stopped_early": True
+            if progress is not None and exit_code == 0 and self._stopped_early(progress)
+            else None,
             "peak_memory_gib": _peak_memory_gib(self._device),
             "problems": problems or None,
         }
@@ -134,6 +157,12 @@ class Session:
             summary = self._points.summary()
             result |= {"items_per_s": summary.items_per_s, "step_time_ms": summary.step_time_ms}
         return {key: value for key, value in result.items() if value is not None}
+
+    def _best(self, progress: Progress) -> dict[str, Any] | None:
+        """The best evaluation, and what made it that."""
+        criterion = self._plan.evaluation.criterion
+        by = {"by": f"eval/{criterion.name}", "higher_is_better": criterion.higher_is_better}
+        return None if progress.best is None else {**progress.best, **by}
 
 
 def restored(built: Run, state: dict[str, Any], path: Path | None) -> Progress:

@@ -11,15 +11,16 @@ from typing import Annotated, Any, Literal
 
 from omegaconf import OmegaConf
 
-from trainer4090.schema import Auto, Count, Pattern, PositiveFloat, PositiveInt, Probability, Range
+from trainer4090.schema import Auto, Count, NonNegativeFloat, Pattern, PositiveFloat, PositiveInt, Probability, Range
 
-LIST_AXES = ("memory", "kernels")
+LIST_AXES = ("memory", "kernels", "metrics")
 """Groups that take one option or a list; each option's fields lie under its own name."""
 SINGLE_GROUPS = ("precision", "parallelism", "model", "data", "loss", "optimizer", "schedule")
 """Groups that take exactly one option; its fields lie directly under the group."""
 
 LayerDecay = Annotated[float, Range(low=0, high=1, above_low=True)]
 DeviceWord = Annotated[str, Pattern(r"auto|cpu|cuda(:\d+)?", "auto, cpu, cuda or cuda:N")]
+EvalTag = Annotated[str, Pattern(r"eval/\S+", "eval/loss, or eval/ and the name of a metric")]
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,9 @@ class TrainSection:
     eval_every: PositiveInt | None
     checkpoint_every: PositiveInt | None
     deterministic: bool
+    best_by: EvalTag
+    patience: PositiveInt | None
+    least_improvement: NonNegativeFloat
 
 
 @dataclass(frozen=True)
@@ -122,6 +126,7 @@ class RunSpec:
     precision: Choice
     memory: tuple[Choice, ...]
     kernels: tuple[Choice, ...]
+    metrics: tuple[Choice, ...]
     parallelism: Choice
     model: Choice
     data: Choice

@@ -43,6 +43,13 @@ KEYS = {
     "datamodule": "data",
     "criterion": "loss",
     "optim": "optimizer",
+    "metric": "metrics",
+    "monitor": "train.best_by",
+    "metric_for_best_model": "train.best_by",
+    "patience": "train.patience",
+    "early_stopping": "train.patience",
+    "early_stopping_patience": "train.patience",
+    "min_delta": "train.least_improvement",
     "compile": "kernels",
     "torch_compile": "kernels",
     "ckpt_path": "resume",
@@ -82,6 +89,8 @@ NOTES = {
     "memory": "memory=checkpoint recomputes activations",
     "kernels": "kernels=fused compiles",
     "device": "device=cuda or device=cpu",
+    "train.best_by": "an eval tag: eval/loss, or eval/accuracy",
+    "train.patience": "evaluations without a better train.best_by",
 }
 """Our keys whose values mean something else than the other tool's."""
 

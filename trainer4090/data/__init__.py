@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 from trainer4090.item_format import ItemFormat
 from trainer4090.registry import Registry
@@ -43,6 +43,11 @@ class Prepare(Protocol):
     def __call__(self, inputs: Any) -> Any:
         """`inputs` as the model takes them."""
         ...
+
+
+Split = Literal["evaluation", "train"]
+"""The samples that a field of `Data` holds."""
+SPLITS: tuple[Split, ...] = get_args(Split)
 
 
 def unchanged(inputs: Any) -> Any:

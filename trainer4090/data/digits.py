@@ -46,12 +46,15 @@ def traits(config: Config) -> DataTraits:
         in_memory=True,
         description=f"{len(content.labels):,} images of {name}",
         class_names=tuple(map(str, range(content.num_classes))),
-        smallest_target=int(content.labels[content.labels >= 0].min()),
+        multi_label=content.multi_label,
+        smallest_target=0 if content.multi_label else int(content.labels[content.labels >= 0].min()),
         target_problem=partial(_target_problem, content, str(config.path or BUILT_IN.name)),
     )
 
 
 def _target_problem(content: LabelledImages, key: str, ignore_index: int | None) -> Problem | None:
+    if content.multi_label:
+        return None  # looked at when the file was read
     try:
         check_targets(content.labels, content.num_classes, ignore_index, key)
     except DataError as error:
@@ -94,7 +97,9 @@ def _load(config: Config) -> tuple[LabelledImages, np.ndarray, np.ndarray]:
     """Content of the file, and the numbers of its training and evaluation samples in the order of the file."""
     path = Path(config.path) if config.path else BUILT_IN
     content = read_images(path)
-    chosen = stratified(content.labels, config.evaluation_fraction)
+    # Sets of labels are too many and too rare to give each its share: the samples are taken as one class.
+    classes = np.zeros(len(content.labels)) if content.multi_label else content.labels
+    chosen = stratified(classes, config.evaluation_fraction)
     train, evaluation = np.flatnonzero(~chosen), np.flatnonzero(chosen)
     if not len(evaluation):
         given = f"{len(content.labels)} samples with data.evaluation_fraction={config.evaluation_fraction:g}"

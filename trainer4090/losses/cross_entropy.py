@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trainer4090.errors import ConfigError, Problem
 from trainer4090.losses import LOSSES
+from trainer4090.losses.weights import weights_beside
 from trainer4090.records import DataTraits, Loss, LossTraits
 from trainer4090.schema import NonNegativeFloat, Probability
 
@@ -28,11 +28,17 @@ def traits(config: Config, data: DataTraits) -> LossTraits:
     """What is known of the loss without building it.
 
     Raises:
-        ConfigError: the data has one class only, or another number of classes than there are weights.
+        ConfigError: the data has one class only or several labels a sample, or another number of classes than there
+            are weights.
     """
     problems = []
-    if data.num_classes < 2:
-        remedy = "softmax over one output is always 1: give data with two classes, or loss=mse for a number"
+    if data.multi_label:
+        given = "cross_entropy over samples with several labels"
+        problems.append(Problem("loss", given, "it needs one class a target: use loss=bce"))
+    elif data.num_classes < 2:
+        remedy = (
+            "softmax over one output is always 1: give two classes, loss=bce for one label, or loss=mse for a number"
+        )
         problems.append(Problem("loss", f"cross_entropy over {data.num_classes} class", remedy))
     if config.class_weights is not None and len(config.class_weights) != data.num_classes:
         remedy = f"give one for each of the num_classes={data.num_classes} classes of the data, or null"
@@ -40,7 +46,7 @@ def traits(config: Config, data: DataTraits) -> LossTraits:
     if problems:
         raise ConfigError(*problems)
     num_outputs = None if config.class_weights is None else len(config.class_weights)
-    return LossTraits(ignore_index=config.ignore_index, num_outputs=num_outputs, reading="softmax")
+    return LossTraits(config.ignore_index, num_outputs, outputs="class_logits", metrics={"accuracy": True})
 
 
 @LOSSES.register("cross_entropy", Config, traits=traits)
@@ -54,7 +60,7 @@ def cross_entropy(config: Config, data: DataTraits) -> Loss:
     import torch
     from torch.nn import functional
 
-    weights_beside = _weights_beside(config.class_weights)
+    weights = weights_beside(config.class_weights)
 
     def total(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         logits = outputs.flatten(0, -2)
@@ -62,7 +68,7 @@ def cross_entropy(config: Config, data: DataTraits) -> Loss:
         return functional.cross_entropy(
             logits,
             targets.flatten(),
-            weight=weights_beside(logits),
+            weight=weights(logits),
             ignore_index=config.ignore_index,
             reduction="sum",
             label_smoothing=config.label_smoothing,
@@ -77,21 +83,3 @@ def cross_entropy(config: Config, data: DataTraits) -> Loss:
         return correct.sum().float()
 
     return Loss(total, count, {"accuracy": accuracy})
-
-
-def _weights_beside(values: tuple[float, ...] | None) -> Callable[[torch.Tensor], torch.Tensor | None]:
-    """logits -> the weights on their device in their dtype, moved there once, so that no later call synchronises."""
-    import torch
-
-    placed: dict[tuple[type, torch.device, torch.dtype], torch.Tensor] = {}
-
-    def beside(logits: torch.Tensor) -> torch.Tensor | None:
-        if values is None:
-            return None
-        # The type belongs to the key because a tensor made under FakeTensorMode is fake and must not be met later.
-        place = (type(logits), logits.device, logits.dtype)
-        if place not in placed:
-            placed[place] = torch.tensor(values, dtype=logits.dtype, device=logits.device)
-        return placed[place]
-
-    return beside

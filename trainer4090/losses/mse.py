@@ -19,7 +19,11 @@ class Config:
 
 def traits(config: Config, data: DataTraits) -> LossTraits:
     """What is known of the loss without building it."""
-    return LossTraits()
+    return LossTraits(outputs="numbers", metrics={"accuracy": True} if _has_classes(data) else {})
+
+
+def _has_classes(data: DataTraits) -> bool:
+    return data.num_classes > 1 and not data.multi_label
 
 
 @LOSSES.register("mse", Config, traits=traits)
@@ -28,7 +32,7 @@ def mse(config: Config, data: DataTraits) -> Loss:
 
     Integer targets (batch,) or (batch, length) go with outputs (batch, classes) or (batch, length, classes) and each is
     one target. Float targets have as many numbers as the outputs (batch, ...), and each sample is one target.
-    Data of one class or none is taken as numbers and has no accuracy.
+    Data of one class or none is taken as numbers and has no accuracy, as has data with several labels a sample.
 
     Source: L. Hui, M. Belkin, Evaluation of Neural Architectures Trained with Square Loss vs Cross-Entropy in
     Classification Tasks (2020), arXiv:2006.07322, without their rescaling for many classes.
@@ -50,4 +54,4 @@ def mse(config: Config, data: DataTraits) -> Loss:
         classes = targets.reshape(outputs.shape).argmax(-1) if targets.is_floating_point() else targets
         return (outputs.argmax(-1) == classes).sum().float()
 
-    return Loss(total, count, {"accuracy": accuracy} if data.num_classes > 1 else {})
+    return Loss(total, count, {"accuracy": accuracy} if _has_classes(data) else {})

@@ -72,11 +72,12 @@ def open_report(
     hyperparameters: Mapping[str, Any],
     texts: Mapping[str, str],
     live: bool,
+    eval_tags: Sequence[str] = (),
 ) -> Reporter:
     """Reporter that writes `metrics.jsonl`, `tb/` and `train.log` in the existing run folder.
 
     What earlier starts wrote after `start_step` is cut away. `hyperparameters`: nested tree. `texts`: title -> text
-    shown in TensorBoard. `live`: a progress bar where stdout is a terminal, else lines.
+    shown in TensorBoard. `live`: a progress bar where stdout is a terminal, else lines. `eval_tags`: of an evaluation.
 
     Raises:
         RunFolderError: metrics.jsonl or train.log cannot be written. TensorBoard failing is a notice.
@@ -88,7 +89,9 @@ def open_report(
         undo.callback(console.close, {})
         if metrics.num_dropped:
             console.notice(f"metrics.jsonl cut back to step {start_step}: {metrics.num_dropped} lines dropped")
-        board = _Optional(lambda: _open_board(folder / "tb", start_step, hyperparameters, texts), console.notice)
+        board = _Optional(
+            lambda: _open_board(folder / "tb", start_step, hyperparameters, texts, eval_tags), console.notice
+        )
         undo.pop_all()
     return Reporter((metrics, board, console), console.notice)
 
@@ -98,10 +101,16 @@ def silent_report() -> Reporter:
     return Reporter((), lambda text: None)
 
 
-def _open_board(folder: Path, start_step: int, hyperparameters: Mapping[str, Any], texts: Mapping[str, str]) -> Sink:
+def _open_board(
+    folder: Path,
+    start_step: int,
+    hyperparameters: Mapping[str, Any],
+    texts: Mapping[str, str],
+    eval_tags: Sequence[str],
+) -> Sink:
     from trainer4090.report.tensorboard import Board
 
-    return Board(folder, start_step, hyperparameters, texts)
+    return Board(folder, start_step, hyperparameters, texts, eval_tags)
 
 
 @final

@@ -19,7 +19,8 @@ SHOWN = {
     "eval/loss": "eval loss {:.4g}",
     "eval/accuracy": "eval accuracy {:.4f}",
 }
-"""Tag -> how it reads; the other tags are in metrics.jsonl and TensorBoard."""
+"""Tag -> how it reads. Other evaluations follow; the other tags are in metrics.jsonl and TensorBoard."""
+OTHER_EVALUATION = "{} {:.4g}"
 
 
 class Screen(Protocol):
@@ -72,8 +73,10 @@ class PlainScreen:
 
 
 def describe(values: Mapping[str, float], remaining_s: float | None) -> str:
-    """The values in `SHOWN` and the time left, in words."""
+    """The values in `SHOWN`, all evaluations, and the time left, in words."""
     parts = [text.format(values[tag]) for tag, text in SHOWN.items() if tag in values]
+    others = [tag for tag in values if tag.startswith("eval/") and tag not in SHOWN]
+    parts += [OTHER_EVALUATION.format(tag.replace("/", " "), values[tag]) for tag in others]
     if remaining_s is not None:
         parts.append(f"{timedelta(seconds=round(remaining_s))} left")
     return ", ".join(parts)

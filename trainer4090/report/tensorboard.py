@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
@@ -47,10 +47,12 @@ CHARTS = {
 """Category -> chart -> tags, as the tab Custom Scalars shows them."""
 
 
-def layout() -> Summary.Value:
-    """The charts of `CHARTS`."""
+def layout(eval_tags: Sequence[str]) -> Summary.Value:
+    """The charts of `CHARTS`, and one for each tag of an evaluation that is in none of them."""
+    shown = {tag for charts in CHARTS.values() for tags in charts.values() for tag in tags}
+    others = {tag.removeprefix("eval/"): (tag,) for tag in eval_tags if tag not in shown}
     categories = []
-    for title, charts in CHARTS.items():
+    for title, charts in (CHARTS | ({"metrics": others} if others else {})).items():
         lines = {name: MultilineChartContent(tag=[f"^{tag}$" for tag in tags]) for name, tags in charts.items()}
         categories.append(Category(title=title, chart=[Chart(title=name, multiline=lines[name]) for name in lines]))
     tensor = _text_tensor(Layout(category=categories).SerializeToString(), TensorShapeProto())
@@ -106,7 +108,12 @@ class Board:
     """Writer of the folder `tb/`."""
 
     def __init__(
-        self, folder: Path, start_step: int, hyperparameters: Mapping[str, Any], texts: Mapping[str, str]
+        self,
+        folder: Path,
+        start_step: int,
+        hyperparameters: Mapping[str, Any],
+        texts: Mapping[str, str],
+        eval_tags: Sequence[str],
     ) -> None:
         """Starts an event file and writes what is known before the first update.
 
@@ -114,7 +121,7 @@ class Board:
         tag keeps unique, increasing steps. At the first start it changes nothing, but only the second one counts.
         """
         first_step = start_step + 1 if start_step > 0 else 0
-        values = [layout(), session_start(flat(hyperparameters)), *(text(tag, texts[tag]) for tag in texts)]
+        values = [layout(eval_tags), session_start(flat(hyperparameters)), *(text(tag, texts[tag]) for tag in texts)]
         self._last_steps: dict[str, int] = {}
         self._file = EventFile(folder)
         try:

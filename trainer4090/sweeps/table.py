@@ -7,7 +7,19 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-_HEADS = ("job", "overrides", "status", "exit", "updates", "items/s", "peak GiB", "eval loss", "accuracy", "reason")
+_HEADS = (
+    "job",
+    "overrides",
+    "status",
+    "exit",
+    "updates",
+    "items/s",
+    "peak GiB",
+    "eval loss",
+    "accuracy",
+    "best",
+    "reason",
+)
 
 
 @dataclass(frozen=True)
@@ -26,14 +38,27 @@ class JobResult:
 
     @property
     def objective(self) -> float | None:
-        """What a sweeper minimises: the last evaluation loss."""
-        return self.result.get("eval", {}).get("loss") if self.status == "ok" else None
+        """What a sweeper minimises: the last evaluation loss, or the best value of another `train.best_by`.
+
+        Where higher is better it is the negative of that value.
+        """
+        best = self.result.get("best")
+        if self.status != "ok" or best is None:  # no evaluation had the value
+            return None
+        if best["by"] == "eval/loss":
+            return self.result["eval"]["loss"]
+        return -_value(best) if best["higher_is_better"] else _value(best)
 
     @property
     def summary(self) -> str:
         """What the line on the console adds to the status."""
         accuracy = self.result.get("eval", {}).get("accuracy")
         return "" if accuracy is None else f", accuracy {accuracy:.4f}"
+
+
+def _value(best: dict[str, Any]) -> float:
+    """The value that made an evaluation the best."""
+    return best["eval"][best["by"].removeprefix("eval/")]
 
 
 def as_jsonl(rows: Sequence[JobResult]) -> str:
@@ -60,8 +85,13 @@ def _cells(row: JobResult) -> list[str]:
         _number(peak.get("allocated"), ".2f"),
         _number(evaluation.get("loss"), ".4f"),
         _number(evaluation.get("accuracy"), ".4f"),
+        _best(row.result.get("best")),
         row.reason,
     ]
+
+
+def _best(best: dict[str, Any] | None) -> str:
+    return "" if best is None else f"{best['by'].removeprefix('eval/')} {_value(best):.4f} at {best['step']}"
 
 
 def _line(cells: Sequence[str]) -> str:

@@ -26,7 +26,11 @@ VERBS = {
     for verb in (
         Verb("train", "[key=value ...] [-m]", "train a model (the verb when none is given)"),
         Verb("plan", "[key=value ...] [-m]", "print what a run would do on a card, without a GPU: plan card=rtx4090"),
-        Verb("evaluate", "run=PATH|latest [checkpoint=last|best|PATH]", "evaluate a finished or interrupted run"),
+        Verb(
+            "evaluate",
+            "run=PATH|latest [checkpoint=last|best|PATH] [split=evaluation|train] [metrics=[a,b]]",
+            "evaluate a finished or interrupted run",
+        ),
         Verb(
             "predict",
             "input=PATH [run=PATH] [checkpoint=PATH] [out=FILE.csv]",

@@ -145,7 +145,7 @@ def _rows(
     return predicted(
         trained=model,
         files=Files(paths, image_format),
-        reading=stated.reading,
+        kind=stated.outputs,
         wish=Wish(options.top, options.threshold),
         batch_size=options.batch_size,
         num_workers=num_processes(options.num_workers),

@@ -13,7 +13,7 @@ from trainer4090 import checkpoint_file, resume, run_folder, worker
 from trainer4090.composition import compose
 from trainer4090.disk import write_json, write_text
 from trainer4090.finetune.start import require_start
-from trainer4090.parse import parse, saved_tree
+from trainer4090.parse import load, parse, saved_tree
 from trainer4090.plan import Plan
 from trainer4090.report.environment import environment
 from trainer4090.signals import StopRequest
@@ -53,8 +53,9 @@ def run(words: Sequence[str]) -> int:
     with run_folder.locked(folder):
         stop.install()
         file = None if start.found is None else _file(start.found)
-        if file is not None and _has_finished(ready.plan, folder, file):
-            print(f"nothing to do: {folder} is finished at update {checkpoint_file.step_of(file)}", flush=True)
+        end = None if file is None else _end_of(ready.plan, folder, file)
+        if end is not None:
+            print(f"nothing to do: {folder} {end}", flush=True)
             return 0
         if file is not None:
             print(f"resume: going on from {file}", flush=True)
@@ -91,11 +92,19 @@ def _file(found: Path) -> Path:
     return checkpoint_file.verified(found) if found.suffix == ".pt" else checkpoint_file.newest_valid(found, print)
 
 
-def _has_finished(plan: Plan, folder: Path, file: Path) -> bool:
-    if checkpoint_file.step_of(file) < plan.horizon.total:
-        return False
-    result = folder / "result.json"
-    return result.is_file() and json.loads(result.read_text(encoding="utf-8"))["status"] == "ok"
+def _end_of(plan: Plan, folder: Path, file: Path) -> str | None:
+    """How a run has ended from which nothing goes on, None when something does."""
+    path, step = folder / "result.json", checkpoint_file.step_of(file)
+    result = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"status": "none"}
+    if result["status"] != "ok":
+        return None
+    if step >= plan.horizon.total:
+        return f"is finished at update {step}"
+    before, criterion = load(folder / "spec.yaml").train, plan.evaluation.criterion
+    as_before = (before.patience, before.least_improvement) == (criterion.patience, criterion.least_improvement)
+    if "stopped_early" in result and step == result["steps"] and as_before:
+        return f"stopped early at update {step}; a larger train.patience than {criterion.patience} goes on"
+    return None
 
 
 def _save_start(plan: Plan, folder: Path, overrides: Sequence[str]) -> None:
@@ -117,4 +126,5 @@ def summary(result: dict[str, Any], folder: Path) -> str:
     evaluation = ", ".join(f"eval {name} {value:.4f}" for name, value in result["eval"].items())
     speed = result.get("items_per_s")
     rate = "" if speed is None else f", {speed:,.0f} items/s"
-    return f"done: {result['steps']} updates, {evaluation}{rate}; {folder}"
+    early = " (stopped early)" if "stopped_early" in result else ""
+    return f"done: {result['steps']} updates{early}, {evaluation}{rate}; {folder}"

@@ -23,7 +23,7 @@ class ImageSource:
     images: torch.Tensor
     """uint8 (images, channels, height + 2 shift, width + 2 shift), zeros around."""
     labels: torch.Tensor
-    """int64 (images,)."""
+    """int64 (images,), or float32 (images, labels)."""
     num_samples: int
     seed: int
     shift: int
@@ -35,7 +35,7 @@ class ImageSource:
         return self.num_samples
 
     def fetch(self, indices: torch.Tensor, epoch: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Images uint8 (n, channels, height, width), randomly shifted unless epoch is -1, and labels int64 (n,)."""
+        """Images uint8 (n, channels, height, width), randomly shifted unless epoch is -1, and labels (n, ...)."""
         rows = self._rows(indices)
         labels = self.labels.index_select(0, rows)
         if not self.shift:
@@ -50,7 +50,7 @@ class ImageSource:
         return shifted[rows, down, right], labels
 
     def targets(self, indices: torch.Tensor, epoch: int) -> torch.Tensor:
-        """Labels int64 (n,)."""
+        """Labels (n, ...)."""
         return self.labels.index_select(0, self._rows(indices))
 
     def resident(self, device: torch.device) -> Source:
