@@ -142,4 +142,28 @@ MUTANTS = {
     "order_depends_on_workers": Mutant(
         "data/pipeline/loader.py", "epoch_order(self._seed, part", "epoch_order(self._seed + 1, part",
         "test_loader.py::test_workers_give_the_same_bits_and_leave_no_trace"),
+    "tokens_without_the_offset": Mutant(
+        "data/pipeline/mapped.py", " + epoch_offset(self.seed, epoch, self.num_offsets)", "",
+        "test_tokens.py::test_losses_are_those_of_the_text[gpt]"),
+    "tokens_one_further": Mutant(
+        "data/pipeline/mapped.py", "rows[:, :-1].contiguous()", "rows[:, 1:].contiguous()",
+        "test_tokens.py::test_windows_are_those_of_the_text"),
+    "a_block_is_not_scanned": Mutant(
+        "data/pipeline/token_files.py", "begin + _SCAN_TOKENS].max()", "begin + _SCAN_TOKENS - 1].max()",
+        "test_tokens.py::test_the_scan_sees_every_block"),
+    "a_cut_between_blanks": Mutant(
+        "preparation/bpe.py", r"(?<=\S)\n(?=\S)", r"\n",
+        "test_prepare.py::test_cuts_do_not_change_an_encoding"),
+    "a_tied_head_keeps_its_last_update": Mutant(
+        "trained.py", "model.module.named_parameters()", "list(model.module.named_parameters())[1:]",
+        "test_generate.py::test_a_loaded_model_is_the_evaluated_one[gpt]"),
+    "generated_without_the_average": Mutant(
+        "trained.py", "averages is not None", "False",
+        "test_generate.py::test_a_loaded_model_is_the_evaluated_one[untied]"),
+    "a_state_is_forgotten": Mutant(
+        "models/networks/char_lstm.py", "None if states is None else states[index]", "None",
+        "test_generate.py::test_a_carried_state_is_the_whole_sequence"),
+    "padding_is_drawn": Mutant(
+        "generation.py", "[:vocab_size].float()", ".float()",
+        "test_generate.py::test_tokens_that_fill_up_a_vocabulary_are_never_drawn"),
 }  # fmt: skip

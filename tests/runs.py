@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import torch
 from conftest import REPOSITORY
 
@@ -39,7 +40,8 @@ GPT = (
     *(*COMMON, "model=gpt_tiny", "model.num_layers=1", "model.width=16", "model.num_heads=2", "model.dropout=0.1"),
     *("data=text", "data.path=text.txt", "data.length=16", "train.batch_size=8", "train.micro_batch=4"),
 )
-VARIANTS = {"cnn": CNN, "mlp-amp-ema": MLP_AMP, "gpt": GPT}
+TOKENS = (*(word for word in GPT if not word.startswith("data")), "data=tokens", "data.path=tokens", "data.length=16")
+VARIANTS = {"cnn": CNN, "mlp-amp-ema": MLP_AMP, "gpt": GPT, "tokens": TOKENS}
 """Dropout in all, augmentation in cnn, more than one epoch in all, every piece of state in at least one."""
 SPEED = ("speed/", "memory/", "gpu/")
 
@@ -54,6 +56,9 @@ def new_folder(path: Path) -> Path:
     path.mkdir(parents=True)
     letters = [chr(97 + number * number % 26) for number in range(3000)]
     (path / "text.txt").write_text("".join(letters), encoding="utf-8")
+    (path / "tokens").mkdir()
+    for name, part in (("train.bin", letters[:2700]), ("val.bin", letters[2700:])):
+        np.array([ord(letter) - 97 for letter in part], dtype="<u2").tofile(path / "tokens" / name)
     return path
 
 

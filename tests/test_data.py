@@ -76,8 +76,9 @@ def test_yaml_lists_the_defaults(group: str, name: str, config: type):
 def test_torch_is_imported_by_builders_only():
     code = "import sys; from trainer4090.data import DATA; from trainer4090.losses import LOSSES; LOSSES.names();"
     code += (
-        "[DATA.get(name).traits(DATA.get(name).config()) for name in DATA.names()]; assert 'torch' not in sys.modules"
-    )
+        "[DATA.get(name).traits(DATA.get(name).config()) for name in DATA.names() if name not in ('tokens',)];"
+        "assert 'torch' not in sys.modules"
+    )  # `tokens` needs files: test_tokens.py
     subprocess.run([sys.executable, "-c", code], check=True, cwd=CONF.parent)
 
 

@@ -59,6 +59,8 @@ def copied(folder: Path, to: Path) -> Path:
         ("gpt", ()),
         ("cnn", (WORKERS,)),  # and the first part without worker processes
         ("gpt", (WORKERS,)),
+        ("tokens", ()),
+        ("tokens", (WORKERS,)),
         ("gpt", ("train.log_every=1",)),
     ],
     ids=runs.shown,
@@ -160,6 +162,7 @@ def test_every_piece_of_state_is_tried(trained: Any) -> None:
     elsewhere = {
         "format",  # test_checkpoint_file.py: another format is refused
         "spec",  # describes a file that lies alone; training reads the folder's spec.yaml
+        "data",  # the same, of its items: test_generate.py
         "evaluation",  # test_killed_before_the_result_was_written
         "rng.cuda",  # test_gpu_run.py
     }

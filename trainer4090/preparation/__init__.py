@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO, TypeVar, get_args
 
 import numpy as np
 
@@ -27,10 +27,10 @@ from trainer4090.data.pipeline.token_files import (
 )
 from trainer4090.disk import sync_folder
 from trainer4090.errors import DataError, Problem, RunFolderError
-from trainer4090.item_format import TokenFormat
+from trainer4090.item_format import TokenFormat, Tokenizer
 from trainer4090.preparation import bpe
 from trainer4090.preparation.text import Source
-from trainer4090.tokenizer import code_points, encode, vocab_size
+from trainer4090.tokenizer import code_points, encode, library, vocab_size
 
 Piece = TypeVar("Piece", str, bytes)
 Progress = Callable[[str, int], None]
@@ -94,15 +94,25 @@ def _measured(source: Source, wish: Wish, progress: Progress) -> tuple[TokenForm
     """The format of the tokens, and how many characters (or bytes) are for training, and in all.
 
     Raises:
+        ConfigError: there is no such tokenizer.
         DataError: one of both parts is empty.
+        MachineError: the tokenizer's package is not installed.
     """
-    unit = "bytes" if wish.tokenizer == "bytes" else "characters"
+    kind = wish.tokenizer
+    # Before a long text is read: the file or the package may be missing.
+    given = None if kind in get_args(Tokenizer) else TokenFormat("bpe", bpe.from_file(Path(kind)))
+    if kind == "bpe":
+        library(bpe.KEY)
+    unit = "bytes" if kind == "bytes" else "characters"
     distinct, num_units = ("", source.num_bytes()) if unit == "bytes" else _characters(source, progress)
     num_train = num_units - int(num_units * wish.val_fraction)
     if num_train in (0, num_units):
-        given = f"{num_units:,} {unit}, {num_units - num_train} of them held out" if num_units else "empty"
-        raise DataError(Problem(source.name, given, "give a longer text"))
-    return _format(source, wish, distinct, num_train, progress), num_train, num_units
+        found = f"{num_units:,} {unit}, {num_units - num_train} of them held out" if num_units else "empty"
+        raise DataError(Problem(source.name, found, "give a longer text"))
+    if kind == "bpe":
+        progress("characters to learn an encoding from", num_train)
+        given = TokenFormat("bpe", bpe.trained(_section(source.texts(), 0, num_train), wish.vocab_size))
+    return given or TokenFormat("bytes" if unit == "bytes" else "characters", distinct), num_train, num_units
 
 
 def _characters(source: Source, progress: Progress) -> tuple[str, int]:
@@ -114,17 +124,6 @@ def _characters(source: Source, progress: Progress) -> tuple[str, int]:
         num_characters += len(text)
         progress("characters read", num_characters)
     return "".join(map(chr, np.flatnonzero(present))), num_characters
-
-
-def _format(source: Source, wish: Wish, distinct: str, num_train: int, progress: Progress) -> TokenFormat:
-    if wish.tokenizer == "bytes":
-        return TokenFormat("bytes", "")
-    if wish.tokenizer == "characters":
-        return TokenFormat("characters", distinct)
-    if wish.tokenizer != "bpe":
-        return TokenFormat("bpe", bpe.from_file(Path(wish.tokenizer)))
-    progress("characters to learn an encoding from", num_train)
-    return TokenFormat("bpe", bpe.trained(_section(source.texts(), 0, num_train), wish.vocab_size))
 
 
 def _tokens(source: Source, token_format: TokenFormat, begin: int, end: int) -> Iterator[np.ndarray]:

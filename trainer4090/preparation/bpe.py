@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import get_args
 
 from trainer4090.errors import ConfigError, DataError, Problem
+from trainer4090.item_format import Tokenizer
+from trainer4090.schema import suggestion
 from trainer4090.tokenizer import library
 
 KEY = "tokenizer"
@@ -44,8 +47,8 @@ def from_file(path: Path) -> str:
         MachineError: the package is not installed.
     """
     if not path.is_file():
-        allowed = "characters, bytes, bpe, or the path of a tokenizer.json"
-        raise ConfigError(Problem(KEY, f"{str(path)!r} is no tokenizer and no file", f"allowed is {allowed}"))
+        remedy = f"{suggestion(str(path), get_args(Tokenizer), 'tokenizers')}, or the path of a tokenizer.json"
+        raise ConfigError(Problem(KEY, f"{str(path)!r} is no tokenizer and no file", remedy))
     tokenizers = library(KEY)
     try:
         return tokenizers.Tokenizer.from_file(str(path)).to_str()
