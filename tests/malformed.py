@@ -151,6 +151,16 @@ LINES = (
     Line("open-list", "optimizer=adamw optimizer.betas=[0.9,0.99", "optimizer.betas", "come in pairs"),
     Line("open-brace", "run.name={a", "run.name", "come in pairs"),
     Line("open-quote", 'run.name="a', "run.name", "close the quote"),
+    # Fields of own images.
+    Line("images-nowhere", "data=image_folder", "data.path", "give the folder that holds train/<class>/"),
+    Line("images-size", "data=image_folder data.size=[1,2,3]", "data.size", "a list of 2, each an integer at least 1"),
+    Line("images-size-zero", "data=image_folder data.size=0", "data.size", "an integer at least 1"),
+    Line("images-channels", "data=image_folder data.channels=4", "data.channels", "3 or 1"),
+    Line("images-mean", "data=image_folder data.mean=300", "data.mean", "at least 0 and at most 255"),
+    Line("images-on-error", "data=image_folder data.on_error=ignore", "data.on_error", "fail or skip"),
+    Line("images-crop", "data=image_folder data.smallest_crop=0", "data.smallest_crop", "a number above 0"),
+    Line("images-workers", "data=image_folder data.num_workers=-1", "data.num_workers", "auto or an integer"),
+    Line("images-means", "data=image_folder data.path=x data.mean=[1,2]", "data.mean", "one for each channel"),
     # Combinations that mean nothing.
     Line("list-for-single", "precision=[amp,bf16]", "precision", "choose one of"),
     Line("list-with-none", "memory=[none,checkpoint]", "memory", "drop none"),

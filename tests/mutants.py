@@ -166,4 +166,28 @@ MUTANTS = {
     "padding_is_drawn": Mutant(
         "generation.py", "[:vocab_size].float()", ".float()",
         "test_generate.py::test_tokens_that_fill_up_a_vocabulary_are_never_drawn"),
+    "split_numbered_by_its_own_folders": Mutant(
+        "data/pipeline/image_splits.py", "found = sorted((label_of[name], folder) for",
+        "found = sorted((sorted(folders).index(name), folder) for",
+        "test_image_splits.py::test_held_out_classes_are_matched_by_name"),
+    "crop_depends_on_the_batch": Mutant(
+        "data/pipeline/file_source.py", "attempts in _attempts(self.seed, epoch, indices)]",
+        "attempts in _attempts(self.seed, epoch, torch.arange(len(indices)))]",
+        "test_image_folder.py::test_augmentation_is_a_function_of_seed_epoch_and_sample"),
+    "flip_depends_on_the_batch": Mutant(
+        "data/pipeline/prepare_images.py", "_FLIP_STREAM, epoch), indices) < 0",
+        "_FLIP_STREAM, epoch), torch.arange(len(indices))) < 0",
+        "test_image_folder.py::test_augmentation_is_a_function_of_seed_epoch_and_sample"),
+    "hidden_colours_appear": Mutant(
+        "data/pipeline/decode.py", "if image.has_transparency_data:", "if False:",
+        "test_decode.py::test_stated_pixels[alpha-hidden]"),
+    "sixteen_bits_saturate": Mutant(
+        "data/pipeline/decode.py", "return _from_16_bits(image)", 'return image.convert("L")',
+        "test_decode.py::test_stated_pixels[16-bit]"),
+    "rotation_forgotten": Mutant(
+        "data/pipeline/decode.py", "image if turn is None else image.transpose(turn)", "image",
+        "test_decode.py::test_exif_rotation_is_applied_once[6-JPEG]"),
+    "other_files_accepted_on_resume": Mutant(
+        "resume.py", 'saved["fingerprint"] != data.fingerprint', "False",
+        "test_image_folder.py::test_a_checkpoint_file_knows_its_classes_and_resume_keeps_them"),
 }  # fmt: skip
