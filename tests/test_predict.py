@@ -15,7 +15,7 @@ from PIL import Image
 
 from trainer4090 import checkpoint_file, loop
 from trainer4090.__main__ import main
-from trainer4090.prediction import Wish, read_outputs
+from trainer4090.outputs import Wish, read_outputs
 
 WORDS = ("data=digits", "model=mlp", "model.hidden=[16]")
 NAMES = ("cat", "dog", "cow")

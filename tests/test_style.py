@@ -30,8 +30,10 @@ LAYERS = (
     ("finetune",),
     ("run_folder", "build"),
     ("resume", "log_point"),
+    ("outputs", "generation"),
+    ("samples",),
     ("loop",),
-    ("process", "failure", "session", "worker", "trained", "generation", "prediction"),
+    ("process", "failure", "session", "worker", "trained", "prediction"),
     ("composition", "sweeps"),
     ("verbs", "help"),
     ("__main__",),
@@ -39,7 +41,18 @@ LAYERS = (
 """A module imports from its own layer and those before it."""
 AXES = LAYERS[7]
 IMPORTED_BY_BUILDERS = ("data/pipeline", "models/networks")
-AFTER_THE_CHECKS = ("report", "executors", "build", "log_point", "loop", "finetune", "generation", "prediction")
+AFTER_THE_CHECKS = (
+    "report",
+    "executors",
+    "build",
+    "log_point",
+    "loop",
+    "finetune",
+    "generation",
+    "outputs",
+    "prediction",
+    "samples",
+)
 """Everything else may be met by an error or by `list`, and imports torch inside functions only."""
 
 

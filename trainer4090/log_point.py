@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -13,6 +13,7 @@ import torch
 from trainer4090.errors import NonFiniteError, Problem
 from trainer4090.executors.base import StepOutput
 from trainer4090.report import Reporter
+from trainer4090.report.exhibit import Exhibit
 from trainer4090.report.speed import Summary, Window, implausible, speed_values, summarize
 from trainer4090.report.timing import Deferred, Mark, elapsed_ms, mark
 
@@ -149,6 +150,11 @@ class LogPoints:
     def notice(self, text: str) -> None:
         """Tell the user something that training has met."""
         self._reporter.notice(text)
+
+    def show(self, step: int, exhibits: Sequence[Exhibit]) -> None:
+        """Hand on what is shown of the model."""
+        if exhibits:
+            self._reporter.show(step, exhibits)
 
     def settle(self) -> None:
         """Write what is still on its way.

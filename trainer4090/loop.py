@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Generator
-from contextlib import closing, nullcontext
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from trainer4090 import checkpoint_file
+from trainer4090 import checkpoint_file, samples
 from trainer4090.build import Run
 from trainer4090.criterion import Waiting
 from trainer4090.data import Split
@@ -57,6 +57,7 @@ def train(run: Run, folder: Path, points: LogPoints, progress: Progress, stop: S
     total = run.plan.horizon.total
     eval_every = run.plan.spec.train.eval_every or run.plan.horizon.per_epoch
     save_every = run.plan.spec.train.checkpoint_every or run.plan.horizon.per_epoch
+    show = samples.showing(run)
     with closing(_batches(run, progress.position)) as batches:
         stop.defer()
         points.begin()
@@ -68,6 +69,7 @@ def train(run: Run, folder: Path, points: LogPoints, progress: Progress, stop: S
             if progress.step % eval_every == 0 or at_end:
                 points.pause()
                 improved = _evaluate_into(run, points, progress)
+                points.show(progress.step, [] if show is None else show())
             stopping = stop.signal_number is not None or has_waited_enough(run.plan, progress)
             if progress.step % save_every == 0 or improved or stopping or at_end:
                 points.pause()
@@ -107,11 +109,7 @@ def evaluate(run: Run, split: Split = "evaluation") -> dict[str, float]:
     num_targets = 0
     functions = {"loss": run.loss.total, **run.loss.metrics}
     chosen = {metric.name: metric.start() for metric in run.plan.evaluation.metrics}
-    was_training = forward.module.training
-    forward.set_training(False)
-    average = run.executor.average
-    averages = nullcontext() if average is None else average.swapped_in()
-    with torch.no_grad(), averages, closing(_samples(run, split)) as batches:
+    with run.executor.evaluating(), closing(_samples(run, split)) as batches:
         for batch in batches:
             inputs, targets = forward.place(batch)
             outputs = forward(inputs)
@@ -120,7 +118,6 @@ def evaluate(run: Run, split: Split = "evaluation") -> dict[str, float]:
             for accumulator in chosen.values():
                 accumulator.update(outputs, targets)
             num_targets += batch.num_targets
-    forward.set_training(was_training)
     values = {name: float(total) / max(num_targets, 1) for name, total in totals.items()}
     values |= {name: accumulator.result() for name, accumulator in chosen.items()}
     return {name: value for name, value in values.items() if name == "loss" or math.isfinite(value)}

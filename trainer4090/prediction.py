@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -14,21 +13,9 @@ from trainer4090.data.pipeline.image_tree import printable
 from trainer4090.data.pipeline.prepare_images import normalising
 from trainer4090.data.pipeline.workers import Fetched, fetch_in_workers
 from trainer4090.item_format import ImageFormat
+from trainer4090.outputs import Row, Wish, names_of, read_outputs
 from trainer4090.records import OutputKind
 from trainer4090.trained import Trained
-
-Row = dict[str, Any]
-"""Column -> value, `file` first."""
-
-
-@dataclass(frozen=True)
-class Wish:
-    """What a row shall hold."""
-
-    top: int
-    """The most likely classes, where one is right."""
-    threshold: float
-    """Probability from which a label counts, where several can be right."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +61,7 @@ def predicted(
     parts = [
         range(begin, min(begin + batch_size, len(files.paths))) for begin in range(0, len(files.paths), batch_size)
     ]
-    names = class_names(trained)
+    names = names_of(trained.data)
     with closing(_fetched(files, parts, num_workers)) as batches:
         for part, batch in zip(parts, batches, strict=True):
             with torch.no_grad():
@@ -87,45 +74,6 @@ def predicted(
                     yield {"file": path, **row}
                 else:
                     unreadable(path, files.reason(index))
-
-
-def class_names(trained: Trained) -> tuple[str, ...]:
-    """Name of each output, its number where the data has no names; () when the outputs are no classes."""
-    num_classes = trained.data.num_classes
-    return trained.data.class_names or (tuple(map(str, range(num_classes))) if num_classes > 1 else ())
-
-
-def read_outputs(outputs: torch.Tensor, kind: OutputKind | None, names: Sequence[str], wish: Wish) -> list[Row]:
-    """Columns for each sample of `outputs`, fp64 (n, outputs) on the host.
-
-    `class_logits`: the `top` classes and their probabilities. `label_logits`: the labels from `threshold` on, and the
-    probability of every label. Others: the largest output's class and the output itself, or all outputs when there are
-    no names.
-    """
-    outputs = outputs.reshape(len(outputs), -1)
-    named = [*names, *map(str, range(len(names), outputs.shape[1]))]
-    if kind == "label_logits":
-        return [_labelled(row, named, wish.threshold) for row in outputs.sigmoid().tolist()]
-    if not names:
-        columns = ["value"] if outputs.shape[1] == 1 else [f"value_{number}" for number in range(outputs.shape[1])]
-        return [dict(zip(columns, row, strict=True)) for row in outputs.tolist()]
-    scores, column = (outputs.softmax(1), "probability") if kind == "class_logits" else (outputs, "output")
-    best = scores.topk(min(wish.top, scores.shape[1]), dim=1)
-    pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-    return [_ranked([named[index] for index in indices], values, column) for indices, values in pairs]
-
-
-def _ranked(classes: Sequence[str], values: Sequence[float], column: str) -> Row:
-    row: Row = {}
-    for rank, (name, value) in enumerate(zip(classes, values, strict=True), start=1):
-        suffix = "" if rank == 1 else f"_{rank}"
-        row |= {f"class{suffix}": name, f"{column}{suffix}": value}
-    return row
-
-
-def _labelled(probabilities: Sequence[float], names: Sequence[str], threshold: float) -> Row:
-    by_name = dict(zip(names, probabilities, strict=True))
-    return {"classes": [name for name, value in by_name.items() if value >= threshold], **by_name}
 
 
 def _fetched(files: Files, parts: Sequence[range], num_workers: int) -> Generator[Fetched, None, None]:

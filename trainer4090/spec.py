@@ -50,6 +50,7 @@ class TrainSection:
     seed: Count
     clip_norm: PositiveFloat | None
     log_every: PositiveInt
+    log_samples: Count
     eval_every: PositiveInt | None
     checkpoint_every: PositiveInt | None
     deterministic: bool

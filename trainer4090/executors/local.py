@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -121,6 +121,17 @@ class LocalExecutor:
         if self._clip_norm is not None:
             torch.nn.utils.clip_grads_with_norm_(self._parameters, self._clip_norm, norm)
         return norm
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Eval mode, averaged parameters where there are some, and no gradients inside the block."""
+        was_training = self.forward.module.training
+        self.forward.set_training(False)
+        try:
+            with torch.no_grad(), nullcontext() if self.average is None else self.average.swapped_in():
+                yield
+        finally:
+            self.forward.set_training(was_training)
 
     def state_dict(self) -> dict[str, Any]:
         """Parameters and buffers by the bare model's names, optimizer, counters and average."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar, final
 
 from trainer4090.report.console import Console
+from trainer4090.report.exhibit import Exhibit
 from trainer4090.report.metrics import Metrics
 
 Notice = Callable[[str], None]
@@ -29,13 +30,22 @@ class Sink(Protocol):
         ...
 
 
+class Gallery(Sink, Protocol):
+    """A sink that shows more than numbers."""
+
+    def show(self, step: int, exhibits: Sequence[Exhibit]) -> None:
+        """Shows pictures and texts of one update."""
+        ...
+
+
 @final
 class Reporter:
     """All sinks of a run. Rank 0 has one from `open_report`, every other rank `silent_report()`."""
 
-    def __init__(self, sinks: Sequence[Sink], notice: Notice) -> None:
-        """Takes over `sinks`: closing the reporter closes them, in order."""
+    def __init__(self, sinks: Sequence[Sink], notice: Notice, gallery: Gallery | None = None) -> None:
+        """Takes over `sinks`: closing the reporter closes them, in order. `gallery`: one of them."""
         self._sinks = tuple(sinks)
+        self._gallery = gallery
         self._notice = notice
         self._closed = False
 
@@ -50,6 +60,11 @@ class Reporter:
             raise ValueError("the reporter is closed")
         for sink in self._sinks:
             sink.write(step, values)
+
+    def show(self, step: int, exhibits: Sequence[Exhibit]) -> None:
+        """Shows pictures and texts where that can be done, in TensorBoard."""
+        if self._gallery is not None:
+            self._gallery.show(step, exhibits)
 
     def notice(self, text: str) -> None:
         """Shows `text` on the console and appends it to train.log."""
@@ -93,7 +108,7 @@ def open_report(
             lambda: _open_board(folder / "tb", start_step, hyperparameters, texts, eval_tags), console.notice
         )
         undo.pop_all()
-    return Reporter((metrics, board, console), console.notice)
+    return Reporter((metrics, board, console), console.notice, gallery=board)
 
 
 def silent_report() -> Reporter:
@@ -107,7 +122,7 @@ def _open_board(
     hyperparameters: Mapping[str, Any],
     texts: Mapping[str, str],
     eval_tags: Sequence[str],
-) -> Sink:
+) -> Gallery:
     from trainer4090.report.tensorboard import Board
 
     return Board(folder, start_step, hyperparameters, texts, eval_tags)
@@ -117,9 +132,9 @@ def _open_board(
 class _Optional:
     """A sink whose first failure is noticed and is its end: pictures are no reason to lose a training run."""
 
-    def __init__(self, open_sink: Callable[[], Sink], notice: Notice) -> None:
+    def __init__(self, open_sink: Callable[[], Gallery], notice: Notice) -> None:
         self._notice = notice
-        self._sink: Sink | None = None
+        self._sink: Gallery | None = None
         self._sink = self._attempt(open_sink)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
@@ -127,6 +142,12 @@ class _Optional:
         sink = self._sink
         if sink is not None:
             self._attempt(lambda: sink.write(step, values))
+
+    def show(self, step: int, exhibits: Sequence[Exhibit]) -> None:
+        """Shows them unless the sink has failed."""
+        sink = self._sink
+        if sink is not None:
+            self._attempt(lambda: sink.show(step, exhibits))
 
     def close(self, final: Mapping[str, float]) -> None:
         """Closes the sink unless it has failed."""

@@ -22,6 +22,7 @@ from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, Sessi
 
 from trainer4090.errors import RunFolderError
 from trainer4090.report.event_file import EventFile
+from trainer4090.report.exhibit import Exhibit, Passage
 from trainer4090.report.hyperparameters import Scalar, flat
 
 CHARTS = {
@@ -64,6 +65,15 @@ def text(tag: str, content: str) -> Summary.Value:
     code = "".join(f"    {row}\n" for row in content.splitlines())
     tensor = _text_tensor(code.encode(), TensorShapeProto(dim=[TensorShapeProto.Dim(size=1)]))
     return Summary.Value(tag=tag, tensor=tensor, metadata=_metadata("text"))
+
+
+def _exhibited(exhibit: Exhibit) -> Summary.Value:
+    if isinstance(exhibit, Passage):
+        return text(exhibit.tag, exhibit.text)
+    image = Summary.Image(
+        height=exhibit.height, width=exhibit.width, colorspace=3, encoded_image_string=exhibit.png
+    )  # 3: red, green, blue
+    return Summary.Value(tag=exhibit.tag, image=image)
 
 
 def session_start(hyperparameters: Mapping[str, Scalar]) -> Summary.Value:
@@ -137,6 +147,10 @@ class Board:
         scalars = [Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
         self._append(Event(step=step, summary=Summary(value=scalars)))
         self._last_steps.update(dict.fromkeys(values, step))
+
+    def show(self, step: int, exhibits: Sequence[Exhibit]) -> None:
+        """Appends one event with pictures and texts."""
+        self._append(Event(step=step, summary=Summary(value=[_exhibited(exhibit) for exhibit in exhibits])))
 
     def close(self, final: Mapping[str, float]) -> None:
         """Ends the session with `final` as its metrics, unless it is empty, and closes the file.
