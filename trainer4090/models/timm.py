@@ -11,6 +11,7 @@ import importlib.util
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from trainer4090.errors import ConfigError, MachineError, Problem
 from trainer4090.models import MODELS, explicit, filled
@@ -105,13 +106,14 @@ def timm(config: Config, data: DataTraits) -> Model:
     channels, height, width = data.item_shape
     pretrained = timm.get_pretrained_cfg(config.arch)
     fixed = pretrained is not None and pretrained.fixed_input_size
+    sizes: dict[str, Any] = {"img_size": (height, width)} if fixed else {}
     try:
         module = timm.create_model(
             config.arch,
             pretrained=False,
             num_classes=filled(config.num_classes, data.num_classes),
             in_chans=channels,
-            **({"img_size": (height, width)} if fixed else {}),
+            **sizes,
         )
         blocks = find_chain(module, data.item_shape)
     except (RuntimeError, AssertionError, ValueError, TypeError) as error:
