@@ -99,7 +99,10 @@ HEADS = {
 }
 
 
-@pytest.mark.parametrize("name", HEADS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.full] if name in ("densenet", "vit", "vgg") else []) for name in HEADS],
+)
 def test_heads_of_other_families(name: str, tmp_path: Path) -> None:
     data = ("data=synthetic_images", "data.height=64", "data.width=64", "data.pool_size=4", "data.num_evaluation=4")
     words = (*HEADS[name], *data, "train.batch_size=2", "train.epochs=null", "train.steps=1")
@@ -242,6 +245,7 @@ def test_resumes_without_the_file(tmp_path: Path) -> None:
     assert runs.train(cut, "evaluate", "run=run") == 0
 
 
+@pytest.mark.full
 def test_a_sweep_over_starts(tmp_path: Path) -> None:
     torch.save(other("model=mlp", "model.hidden=[8]"), "start.pt")
     words = ("model=mlp", "model.hidden=[8]", "train.epochs=null", "train.steps=2", "device=cpu", "run.dir=sweep")
@@ -249,7 +253,7 @@ def test_a_sweep_over_starts(tmp_path: Path) -> None:
     assert "weights of start.pt, frozen: stem" in Path("sweep/1/train.log").read_text()
 
 
-@pytest.mark.parametrize("sweep", [False, True])
+@pytest.mark.parametrize("sweep", [False, pytest.param(True, marks=pytest.mark.full)])
 def test_the_latest_run_is_the_one_before(sweep: bool) -> None:
     """Though `outputs/latest` leads to the new run before that reads its weights."""
     words = ("model=mlp", "model.hidden=[8]", "train.epochs=null", "train.steps=2", "device=cpu")

@@ -106,14 +106,14 @@ def timm(config: Config, data: DataTraits) -> Model:
     channels, height, width = data.item_shape
     pretrained = timm.get_pretrained_cfg(config.arch)
     fixed = pretrained is not None and pretrained.fixed_input_size
-    size: dict[str, Any] = {"img_size": (height, width)} if fixed else {}
+    sizes: dict[str, Any] = {"img_size": (height, width)} if fixed else {}
     try:
         module = timm.create_model(
             config.arch,
             pretrained=False,
             num_classes=filled(config.num_classes, data.num_classes),
             in_chans=channels,
-            **size,
+            **sizes,
         )
         blocks = find_chain(module, data.item_shape)
     except (RuntimeError, AssertionError, ValueError, TypeError) as error:
