@@ -161,6 +161,13 @@ LINES = (
     Line("images-crop", "data=image_folder data.smallest_crop=0", "data.smallest_crop", "a number above 0"),
     Line("images-workers", "data=image_folder data.num_workers=-1", "data.num_workers", "auto or an integer"),
     Line("images-means", "data=image_folder data.path=x data.mean=[1,2]", "data.mean", "one for each channel"),
+    # Plugins.
+    Line("plugin-file", "plugin=./missing.py", "plugin", "a path counts from"),
+    Line("plugin-module", "plugin=no.such", "plugin", "a module that Python finds"),
+    Line("plugin-number", "plugin=5", "plugin", "a file (./mine.py)"),
+    Line("plugin-twice", "plugin=./a.py plugin=./b.py", "plugin", "type plugin=[./a.py,./b.py]"),
+    Line("plugin-sweep", "-m plugin=./a.py,./b.py", "plugin", "type plugin=[./a.py,./b.py]"),
+    Line("plugin-resolver", "plugin=${oc.env:HOME}", "plugin", "a file (plugin=./mine.py)"),
     # Combinations that mean nothing.
     Line("list-for-single", "precision=[amp,bf16]", "precision", "choose one of"),
     Line("list-with-none", "memory=[none,checkpoint]", "memory", "drop none"),
@@ -248,6 +255,7 @@ FILES = (
     File("defaults-text", f"{HEADER}defaults: amp\n", "no list", "override /precision"),
     File("defaults-list", f"{HEADER}defaults: [override /model: [mlp, cnn]]\n", "model", "options"),
     File("verb", f"{HEADER}task: plan\n", "'task'", "command line"),
+    File("plugin", f"{HEADER}plugin: ./mine.py\n", "'plugin'", "type plugin=./mine.py on the command line"),
     File("key", f"{HEADER}train: {{stepz: 3}}\n", "train.stepz", "did you mean steps?", names_file=False),
     File("section", f"{HEADER}trian: {{seed: 3}}\n", "trian", "did you mean train?", names_file=False),
     File("type", f"{HEADER}train: {{seed: three}}\n", "train.seed", "an integer", names_file=False),

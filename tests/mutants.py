@@ -190,4 +190,31 @@ MUTANTS = {
     "other_files_accepted_on_resume": Mutant(
         "resume.py", 'saved["fingerprint"] != data.fingerprint', "False",
         "test_image_folder.py::test_a_checkpoint_file_knows_its_classes_and_resume_keeps_them"),
+    "plugin_classes_unknown_to_workers": Mutant(
+        "data/pipeline/workers.py", "        self._imports = Imports()", "        self._imports = None",
+        "test_plugin_runs.py::test_killed_run_ends_as_the_unkilled_one[data.num_workers=2]"),
+    "plugin_trial_moves_the_generators": Mutant(
+        "plugins/trial.py", "    with kept():\n", "    if True:\n",
+        "test_plugin_parts.py::test_the_trial_leaves_no_trace"),
+    "plugin_trial_moves_buffers": Mutant(
+        "plugins/trial.py", "buffer.clone() for", "buffer for",
+        "test_plugin_parts.py::test_the_trial_leaves_no_trace"),
+    "plugin_traits_move_the_generators": Mutant(
+        "plugins/derive.py", "            with kept():\n                known[config, data]",
+        "            if True:\n                known[config, data]",
+        "test_plugins.py::test_traits_are_those_of_what_is_built"),
+    "transforms_alike_in_every_epoch": Mutant(
+        "data/pipeline/dataset.py", "_TRANSFORM_STREAM, epoch, index", "_TRANSFORM_STREAM, index",
+        "test_plugin_parts.py::test_transforms_depend_on_seed_epoch_and_sample_alone"),
+    "transforms_move_the_generators": Mutant(
+        "data/pipeline/dataset.py", "        with kept():\n", "        if True:\n",
+        "test_plugin_parts.py::test_a_dataset_moves_no_generator"),
+    "mean_of_a_plugin_accepted": Mutant(
+        "plugins/trial.py", "or first != first:", "or True:", "test_plugin_errors.py::test_a_broken_plugin[mean]"),
+    "changed_plugin_resumed": Mutant(
+        "plugin_modules.py", "        if changed is None:\n", "        if changed is not None:\n            continue\n"
+        "        if changed is None:\n", "test_plugin_runs.py::test_a_changed_plugin"),
+    "spec_runs_without_its_plugin": Mutant(
+        "plugin_modules.py", "    if missing:\n", "    if False:\n",
+        "test_plugin_runs.py::test_a_spec_is_never_run_without_its_plugin"),
 }  # fmt: skip
