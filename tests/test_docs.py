@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -16,7 +17,8 @@ from PIL import Image
 from trainer4090 import paths
 from trainer4090.composition import compose
 from trainer4090.parse import parse
-from trainer4090.verbs import VERBS
+from trainer4090.verbs import VERBS, data_prepare_verb, generate_verb, predict_verb
+from trainer4090.verbs.options import read_options
 
 PAGES = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
 COMMAND = re.compile(r"^ {4}(?:python -m )?trainer4090 ([^#\n]+)", re.MULTILINE)
@@ -37,13 +39,26 @@ def code_of(page: Path, title: str) -> str:
     return "\n".join(block).strip() + "\n"
 
 
+OPTIONS = {
+    "predict": predict_verb.Options,
+    "generate": generate_verb.Options,
+    "data prepare": data_prepare_verb.Options,
+}
+
+
 @pytest.mark.parametrize(("page", "words"), COMMANDS, ids=[f"{page}: {words}" for page, words in COMMANDS])
 def test_commands_compose(page: str, words: str) -> None:
     if "plugin=" in words:
         return  # typed with its files by tests/test_plugin_page.py
-    given = [word for word in words.split() if word != "-m"]
-    if given[0] in VERBS:
-        verb, given = given[0], given[1:]
+    given = [word for word in shlex.split(words) if word != "-m"]
+    for size in (2, 1):
+        verb, rest = " ".join(given[:size]), given[size:]
+        if verb not in VERBS:
+            continue
+        given = rest
+        if verb in OPTIONS:
+            read_options(given, OPTIONS[verb])
+            return
         if verb in ("list", "evaluate"):
             assert all(
                 word in paths.groups() or re.fullmatch(r"(run|checkpoint|data\.\w+)=\w+", word) for word in given

@@ -110,8 +110,8 @@ def _measured(source: Source, wish: Wish, progress: Progress) -> tuple[TokenForm
         found = f"{num_units:,} {unit}, {num_units - num_train} of them held out" if num_units else "empty"
         raise DataError(Problem(source.name, found, "give a longer text"))
     if kind == "bpe":
-        progress("characters to learn an encoding from", num_train)
-        given = TokenFormat("bpe", bpe.trained(_section(source.texts(), 0, num_train), wish.vocab_size))
+        texts = _counted(_section(source.texts(), 0, num_train), partial(progress, "characters to learn from"))
+        given = TokenFormat("bpe", bpe.trained(texts, wish.vocab_size))
     return given or TokenFormat("bytes" if unit == "bytes" else "characters", distinct), num_train, num_units
 
 
@@ -146,6 +146,14 @@ def _section(pieces: Iterable[Piece], begin: int, end: int) -> Iterator[Piece]:
         if chosen:
             yield chosen
         position += len(piece)
+
+
+def _counted(texts: Iterable[str], progress: Callable[[int], None]) -> Iterator[str]:
+    num_characters = 0
+    for text in texts:
+        yield text
+        num_characters += len(text)
+        progress(num_characters)
 
 
 def _written(path: Path, blocks: Iterator[np.ndarray], dtype: TokenType, progress: Callable[[int], None]) -> _Part:
