@@ -12,7 +12,8 @@ from torch.nn import functional
 
 from trainer4090.errors import ConfigError
 from trainer4090.losses import LOSSES, cross_entropy, mse
-from trainer4090.records import DataTraits, Loss
+from trainer4090.records import Loss
+from trainer4090.traits import DataTraits
 
 CLASSES = 5
 WEIGHTS = (0.0, 1.0, 2.0, 0.5, 3.0)

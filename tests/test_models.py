@@ -23,8 +23,9 @@ from trainer4090.models import MODELS, nearest_multiples
 from trainer4090.models.networks.chain import find_chain
 from trainer4090.models.networks.input_channels import set_input_channels
 from trainer4090.models.torchvision import families
-from trainer4090.records import DataTraits, Model, ModelTraits
+from trainer4090.records import Model
 from trainer4090.schema import read
+from trainer4090.traits import DataTraits, ModelTraits
 
 YAMLS = sorted((Path(__file__).parents[1] / "conf" / "model").glob("*.yaml"))
 ONE_PER_FAMILY = sorted({family: arch for arch, family in reversed(families().items())}.values())

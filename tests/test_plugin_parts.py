@@ -17,8 +17,8 @@ from trainer4090.data.pipeline.loader import Position, training_batches
 from trainer4090.extend import dataset_source, per_target, tensor_source
 from trainer4090.losses import cross_entropy
 from trainer4090.plugins import loading
-from trainer4090.records import DataTraits
 from trainer4090.registry import ContractError
+from trainer4090.traits import DataTraits
 
 COPY = '''\
 from dataclasses import dataclass

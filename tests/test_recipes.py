@@ -175,6 +175,7 @@ OTHER: dict[str, tuple[Any, Any]] = {
     "train.seed": (5, 6),
     "train.clip_norm": (0.5, 0.25),
     "train.log_every": (5, 6),
+    "train.log_samples": (5, 6),
     "train.eval_every": (5, 6),
     "train.checkpoint_every": (5, 6),
     "train.deterministic": (True, False),

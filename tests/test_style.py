@@ -21,6 +21,7 @@ LAYERS = (
     ("registry", "spec", "signals", "plugin_modules"),
     ("card",),
     ("records",),
+    ("traits",),
     ("item_format", "criterion"),
     ("tokenizer",),
     ("precision", "memory", "kernels", "parallelism", "models", "data", "losses", "metrics", "optimizers", "schedules"),
@@ -39,7 +40,7 @@ LAYERS = (
     ("__main__",),
 )
 """A module imports from its own layer and those before it."""
-AXES = LAYERS[7]
+AXES = LAYERS[8]
 IMPORTED_BY_BUILDERS = ("data/pipeline", "models/networks")
 AFTER_THE_CHECKS = (
     "report",

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from trainer4090.criterion import Criterion
 from trainer4090.errors import ConfigError, Problem
 from trainer4090.metrics import METRICS, Metric
-from trainer4090.records import DataTraits, LossTraits
 from trainer4090.spec import Choice, RunSpec
+from trainer4090.traits import DataTraits, LossTraits
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,10 @@ from trainer4090.errors import ConfigError, DataError, Problem
 from trainer4090.losses import LOSSES, per_target
 from trainer4090.models import MODELS
 from trainer4090.optimizers import OPTIMIZERS, Optimizer
-from trainer4090.records import DataTraits, Loss, LossTraits, Model, ModelTraits
+from trainer4090.records import Loss, Model
 from trainer4090.schedules import SCHEDULES, Horizon, Schedule
 from trainer4090.schema import Count, Fraction, NonNegativeFloat, PositiveFloat, PositiveInt, Probability
+from trainer4090.traits import DataTraits, LossTraits, ModelTraits
 
 __all__ = [
     "DATA",

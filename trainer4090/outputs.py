@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from trainer4090.records import DataTraits, OutputKind
+from trainer4090.traits import DataTraits, OutputKind
 
 Row = dict[str, Any]
 """Column -> value, `file` first."""

@@ -17,10 +17,11 @@ from trainer4090.models import MODELS
 from trainer4090.optimizers import OPTIMIZERS, Optimizer
 from trainer4090.parallelism import PARALLELISM, Parallelism
 from trainer4090.precision import PRECISION, Precision
-from trainer4090.records import Batching, DataTraits, Facts, LossTraits, ModelTraits, Notice, Settings, Transform, merge
+from trainer4090.records import Batching, Notice, Settings, Transform, merge
 from trainer4090.registry import Registry
 from trainer4090.schedules import SCHEDULES, Horizon, Schedule
 from trainer4090.spec import Choice, RunSpec
+from trainer4090.traits import DataTraits, Facts, LossTraits, ModelTraits
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from trainer4090.data.pipeline.prepare_images import normalising
 from trainer4090.data.pipeline.workers import Fetched, fetch_in_workers
 from trainer4090.item_format import ImageFormat
 from trainer4090.outputs import Row, Wish, names_of, read_outputs
-from trainer4090.records import OutputKind
 from trainer4090.trained import Trained
+from trainer4090.traits import OutputKind
 
 
 @dataclass(frozen=True)

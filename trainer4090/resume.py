@@ -8,10 +8,10 @@ from typing import Any
 
 from trainer4090 import parse, paths, plan, run_folder
 from trainer4090.errors import ConfigError, DataError, Problem
-from trainer4090.records import DataTraits
 from trainer4090.schedules import SCHEDULES
 from trainer4090.schema import shown
 from trainer4090.spec import SINGLE_GROUPS, RunSpec, flatten, to_tree
+from trainer4090.traits import DataTraits
 
 KEPT_SECTIONS = ("model", "data", "loss", "schedule")
 KEPT_KEYS = ("train.seed", "train.batch_size", "train.best_by", "optimizer.name", "optimizer.layer_decay")

@@ -12,8 +12,9 @@ from trainer4090.errors import CheckpointFileError, Problem, TrainerError
 from trainer4090.item_format import ItemFormat, from_plain
 from trainer4090.models import MODELS
 from trainer4090.process import torch_device
-from trainer4090.records import DataTraits, Model
+from trainer4090.records import Model
 from trainer4090.spec import RunSpec
+from trainer4090.traits import DataTraits
 
 if TYPE_CHECKING:
     import torch

@@ -9,8 +9,9 @@ from trainer4090.data import DATA, Data
 from trainer4090.data.pipeline.cifar_files import GET, NAMES, SHAPE, CifarImages, read_cifar
 from trainer4090.errors import DataError, Problem
 from trainer4090.item_format import ImageFormat
-from trainer4090.records import DataTraits, Notice
+from trainer4090.records import Notice
 from trainer4090.schema import Count
+from trainer4090.traits import DataTraits
 
 SHIFT = 4
 """Pixels, of the usual augmentation."""

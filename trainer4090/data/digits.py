@@ -14,8 +14,8 @@ from trainer4090.data.pipeline.split import OpenFraction, stratified
 from trainer4090.data.pipeline.targets import check_targets
 from trainer4090.errors import DataError, Problem
 from trainer4090.item_format import ImageFormat
-from trainer4090.records import DataTraits
 from trainer4090.schema import Count, PositiveInt
+from trainer4090.traits import DataTraits
 
 BUILT_IN = Path(__file__).parent / "files" / "digits.npz"
 """Source and licence are in the README beside it."""

@@ -11,8 +11,8 @@ from trainer4090.data.pipeline.image_splits import Splits, split_folder
 from trainer4090.data.pipeline.split import OpenFraction
 from trainer4090.errors import ConfigError, Problem
 from trainer4090.item_format import ImageFormat
-from trainer4090.records import DataTraits
 from trainer4090.schema import Auto, Count, PositiveFloat, PositiveInt, Range
+from trainer4090.traits import DataTraits
 
 Pixel = Annotated[float, Range(low=0, high=255)]
 CropFraction = Annotated[float, Range(low=0, high=1, above_low=True)]

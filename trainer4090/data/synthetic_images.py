@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trainer4090.data import DATA, Data
-from trainer4090.records import DataTraits
 from trainer4090.schema import Count, PositiveInt
+from trainer4090.traits import DataTraits
 
 if TYPE_CHECKING:
     from trainer4090.data.pipeline.sources import ImageSource

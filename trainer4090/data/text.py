@@ -13,8 +13,8 @@ from trainer4090.data.pipeline.split import OpenFraction
 from trainer4090.data.pipeline.windows import windows
 from trainer4090.errors import DataError, Problem
 from trainer4090.item_format import TokenFormat
-from trainer4090.records import DataTraits
 from trainer4090.schema import Count, PositiveInt
+from trainer4090.traits import DataTraits
 
 BUILT_IN = "pydoc_data.topics"
 """English text that CPython carries; it differs between versions of Python, hence the hash in the description."""

@@ -21,8 +21,8 @@ from trainer4090.data.pipeline.token_files import (
 )
 from trainer4090.data.pipeline.windows import Windows, windows
 from trainer4090.errors import ConfigError, DataError, Problem
-from trainer4090.records import DataTraits
 from trainer4090.schema import Auto, Count, PositiveInt
+from trainer4090.traits import DataTraits
 
 
 @dataclass(frozen=True)

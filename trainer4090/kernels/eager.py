@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainer4090.kernels import KERNELS, Kernels
-from trainer4090.records import Facts
+from trainer4090.traits import Facts
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,9 @@ from typing import Literal
 
 from trainer4090.errors import MachineError, Problem
 from trainer4090.kernels import KERNELS, Kernels
-from trainer4090.records import Facts, Notice, Parts, Settings, Site, Stage, Transform
+from trainer4090.records import Notice, Parts, Settings, Site, Stage, Transform
 from trainer4090.schema import Auto
+from trainer4090.traits import Facts
 
 
 @dataclass(frozen=True)

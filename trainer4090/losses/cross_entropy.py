@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from trainer4090.errors import ConfigError, Problem
 from trainer4090.losses import LOSSES
 from trainer4090.losses.weights import weights_beside
-from trainer4090.records import DataTraits, Loss, LossTraits
+from trainer4090.records import Loss
 from trainer4090.schema import NonNegativeFloat, Probability
+from trainer4090.traits import DataTraits, LossTraits
 
 if TYPE_CHECKING:
     import torch

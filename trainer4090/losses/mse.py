@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trainer4090.losses import LOSSES
-from trainer4090.records import DataTraits, Loss, LossTraits
+from trainer4090.records import Loss
+from trainer4090.traits import DataTraits, LossTraits
 
 if TYPE_CHECKING:
     import torch

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, final
 
 from trainer4090.errors import ConfigError, Problem
 from trainer4090.memory import MEMORY, Memory
-from trainer4090.records import Facts, Part, Parts, Site, Stage, Transform
+from trainer4090.records import Part, Parts, Site, Stage, Transform
 from trainer4090.schema import PositiveInt
+from trainer4090.traits import Facts
 
 if TYPE_CHECKING:
     import torch

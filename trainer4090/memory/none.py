@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainer4090.memory import MEMORY, Memory
-from trainer4090.records import Facts
+from trainer4090.traits import Facts
 
 
 @dataclass(frozen=True)

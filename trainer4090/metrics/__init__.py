@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, final
 
 from trainer4090.errors import Problem
-from trainer4090.records import DataTraits
 from trainer4090.registry import Registry
+from trainer4090.traits import DataTraits
 
 if TYPE_CHECKING:
     import torch

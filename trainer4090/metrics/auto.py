@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainer4090.metrics import METRICS, Metric
-from trainer4090.records import DataTraits, LossTraits
+from trainer4090.traits import DataTraits, LossTraits
 
 
 @dataclass(frozen=True)

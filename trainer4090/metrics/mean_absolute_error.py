@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from trainer4090.errors import ConfigError, Problem
 from trainer4090.metrics import METRICS, Mean, Metric, is_valid
-from trainer4090.records import DataTraits, LossTraits
+from trainer4090.traits import DataTraits, LossTraits
 
 if TYPE_CHECKING:
     import torch

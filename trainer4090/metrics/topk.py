@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from trainer4090.errors import ConfigError, Problem
 from trainer4090.metrics import METRICS, Mean, Metric, Sums, is_valid, needs_classes
-from trainer4090.records import DataTraits, LossTraits
 from trainer4090.schema import PositiveInt
+from trainer4090.traits import DataTraits, LossTraits
 
 if TYPE_CHECKING:
     import torch

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal, final
 
 from trainer4090.errors import ConfigError, MachineError, Problem
 from trainer4090.metrics import METRICS, Metric
-from trainer4090.records import DataTraits, LossTraits
 from trainer4090.schema import suggestion
+from trainer4090.traits import DataTraits, LossTraits
 
 if TYPE_CHECKING:
     import torch

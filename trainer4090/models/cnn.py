@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainer4090.models import MODELS, explicit, filled
-from trainer4090.records import DataTraits, Model, ModelTraits
+from trainer4090.records import Model
 from trainer4090.schema import Auto, PositiveInt, Probability
+from trainer4090.traits import DataTraits, ModelTraits
 
 
 @dataclass(frozen=True)

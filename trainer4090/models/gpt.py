@@ -7,8 +7,9 @@ from functools import partial
 
 from trainer4090.errors import ConfigError, Problem
 from trainer4090.models import MODELS, explicit, filled, nearest_multiples
-from trainer4090.records import DataTraits, Model, ModelTraits
+from trainer4090.records import Model
 from trainer4090.schema import Auto, PositiveInt, Probability
+from trainer4090.traits import DataTraits, ModelTraits
 
 
 @dataclass(frozen=True)

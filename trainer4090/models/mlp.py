@@ -6,8 +6,9 @@ import math
 from dataclasses import dataclass
 
 from trainer4090.models import MODELS, explicit, filled
-from trainer4090.records import DataTraits, Model, ModelTraits
+from trainer4090.records import Model
 from trainer4090.schema import Auto, PositiveInt, Probability
+from trainer4090.traits import DataTraits, ModelTraits
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,9 @@ from typing import Any
 
 from trainer4090.errors import ConfigError, MachineError, Problem
 from trainer4090.models import MODELS, explicit, filled
-from trainer4090.records import DataTraits, Model, ModelTraits
+from trainer4090.records import Model
 from trainer4090.schema import Auto, PositiveInt, suggestion
+from trainer4090.traits import DataTraits, ModelTraits
 
 
 def _words(text: str) -> frozenset[str]:

@@ -15,8 +15,9 @@ from typing import Any
 
 from trainer4090.errors import ConfigError, MachineError, Problem
 from trainer4090.models import MODELS, explicit, filled, nearest_multiples
-from trainer4090.records import DataTraits, Model, ModelTraits
+from trainer4090.records import Model
 from trainer4090.schema import Auto, PositiveInt, suggestion
+from trainer4090.traits import DataTraits, ModelTraits
 
 # Families are torchvision's files; one that is in no set has BatchNorm, random ops and gains from channels_last.
 WITHOUT_BATCH_NORM = {"alexnet", "convnext", "squeezenet", "swin_transformer", "vision_transformer"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainer4090.parallelism import PARALLELISM, Parallelism
-from trainer4090.records import Facts
+from trainer4090.traits import Facts
 
 
 @dataclass(frozen=True)

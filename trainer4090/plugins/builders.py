@@ -17,9 +17,10 @@ from trainer4090.plugin_modules import PluginModule, text_of
 from trainer4090.plugins import derive
 from trainer4090.plugins.contract import Found, location
 from trainer4090.precision import Precision
-from trainer4090.records import Loss, LossTraits, Model
+from trainer4090.records import Loss, Model
 from trainer4090.registry import Entry
 from trainer4090.schedules import Horizon, Schedule
+from trainer4090.traits import LossTraits
 
 RETURNS: dict[str, tuple[type, str]] = {
     "model": (Model, 'return Model(module, blocks=("body.0", "body.1")), or blocks=() if no submodules form a chain'),

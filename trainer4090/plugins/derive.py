@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from trainer4090.data import Data, Source
 from trainer4090.random_state import kept
-from trainer4090.records import DataTraits, Model, ModelTraits
+from trainer4090.records import Model
+from trainer4090.traits import DataTraits, ModelTraits
 
 if TYPE_CHECKING:
     import torch

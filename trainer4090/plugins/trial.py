@@ -13,9 +13,10 @@ from trainer4090.plugin_modules import place_of, text_of
 from trainer4090.plugins.contract import location
 from trainer4090.plugins.loading import plugin_of
 from trainer4090.random_state import kept
-from trainer4090.records import Batch, DataTraits, Loss, Model
+from trainer4090.records import Batch, Loss, Model
 from trainer4090.registry import ContractError
 from trainer4090.spec import RunSpec
+from trainer4090.traits import DataTraits
 
 if TYPE_CHECKING:
     import torch

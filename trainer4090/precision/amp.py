@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainer4090.precision import PRECISION, LossScale, Precision
-from trainer4090.records import Facts
 from trainer4090.schema import PositiveFloat, PositiveInt
+from trainer4090.traits import Facts
 
 if TYPE_CHECKING:
     import torch

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainer4090.precision import PRECISION, Precision
-from trainer4090.records import Facts
+from trainer4090.traits import Facts
 
 if TYPE_CHECKING:
     import torch

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainer4090.precision import PRECISION, Precision
-from trainer4090.records import Facts, Settings
+from trainer4090.records import Settings
+from trainer4090.traits import Facts
 
 FULL_FP32 = Settings(flags=(("backends.cuda.matmul.allow_tf32", False), ("backends.cudnn.allow_tf32", False)))
 """cuDNN allows TF32 by default, so full precision has to be asked for."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainer4090.precision import PRECISION, Precision
-from trainer4090.records import Facts, Notice, Settings
+from trainer4090.records import Notice, Settings
+from trainer4090.traits import Facts
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,11 @@ from trainer4090.disk import replacing
 from trainer4090.errors import ConfigError, DataError, Problem, RunFolderError
 from trainer4090.item_format import ImageFormat
 from trainer4090.losses import LOSSES
-from trainer4090.records import LossTraits
 from trainer4090.schema import Auto, Count, Fraction, PositiveInt
 from trainer4090.signals import ending
 from trainer4090.spec import DeviceWord
 from trainer4090.trained import Trained
+from trainer4090.traits import LossTraits
 from trainer4090.verbs.options import read_options
 
 Layout = Literal["csv", "jsonl"]
