@@ -41,7 +41,9 @@ def test_commands_compose(page: str, words: str) -> None:
     if given[0] in VERBS:
         verb, given = given[0], given[1:]
         if verb in ("list", "evaluate"):
-            assert all(word in paths.groups() or re.fullmatch(r"(run|checkpoint)=\w+", word) for word in given)
+            assert all(
+                word in paths.groups() or re.fullmatch(r"(run|checkpoint|split|metrics)=\S+", word) for word in given
+            )
             return
     swept = [word.split(",")[0] for word in given if not word.startswith("--")]
     parse(compose(swept).tree)
@@ -52,11 +54,11 @@ def test_commands_are_found() -> None:
 
 
 @pytest.mark.parametrize(
-    "group", ["precision", "memory", "kernels", "parallelism", "model", "data", "loss", "optimizer"]
+    "group", ["precision", "memory", "kernels", "parallelism", "model", "data", "loss", "metrics", "optimizer"]
 )
 def test_readme_names_every_option(group: str) -> None:
     text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-    assert not [name for name in paths.options(group) if not re.search(rf"[`( ]{name}[`) ]", text)]
+    assert not [name for name in paths.options(group) if not re.search(rf"[`( \n]{name}[`) \n]", text)]
 
 
 def test_links_lead_somewhere() -> None:

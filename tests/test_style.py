@@ -29,7 +29,7 @@ LAYERS = (
     ("run_folder", "build"),
     ("resume", "log_point"),
     ("loop",),
-    ("process", "failure", "session", "worker"),
+    ("process", "failure", "ending", "session", "worker"),
     ("composition", "sweeps"),
     ("verbs", "help"),
     ("__main__",),
