@@ -105,13 +105,13 @@ MUTANTS = {
         "loop.py", "    forward.set_training(False)\n", "",
         "test_evaluation.py::test_equals_one_pass_over_all_samples[cnn-eager]"),
     "evaluation_without_the_average": Mutant(
-        "loop.py", "nullcontext() if average is None else average.swapped_in()", "nullcontext()",
+        LOCAL, "nullcontext() if self.average is None else self.average.swapped_in()", "nullcontext()",
         "test_evaluation.py::test_the_averages_are_evaluated"),
     "frozen_statistics_move": Mutant(
         LOCAL, "            module.eval()\n", "            pass\n",
         "test_freeze.py::test_frozen_stays_and_the_rest_moves_in_the_first_update[resnet-none]"),
     "frozen_statistics_move_after_an_evaluation": Mutant(
-        "loop.py", "forward.set_training(was_training)", "forward.module.train(was_training)",
+        LOCAL, "self.forward.set_training(was_training)", "self.forward.module.train(was_training)",
         "test_freeze.py::test_modes[True]"),
     "frozen_parameters_are_trained": Mutant(
         FREEZE, "parameter.requires_grad_(parameter.requires_grad and id(parameter) not in frozen)", "pass",
@@ -139,6 +139,41 @@ MUTANTS = {
     "published_weights_unchecked": Mutant(
         "models/networks/torchvision_weights.py", "not digest.startswith(digits)", "False",
         "test_weights.py::test_published_weights_are_checked"),
+    "mean_of_batch_means": Mutant(
+        "metrics/__init__.py", "        self._total = self._total + total.double()\n        self._count = self._count + count\n",
+        "        self._total = self._total + total.double() / count\n        self._count = self._count + 1\n",
+        "test_metrics.py::test_metrics_of_classes[perplexity-all-classes-ragged]"),
+    "masked_targets_counted": Mutant(
+        "metrics/topk.py", "targets.where(valid, 0)) < k)).sum(), valid.sum()",
+        "targets.where(valid, 0)) < k)).sum(), torch.tensor(valid.numel())",
+        "test_metrics.py::test_metrics_of_classes[top5-masked-classes-whole]"),
+    "ties_in_any_order": Mutant(
+        "metrics/topk.py", " | ((outputs == score) & earlier)", "",
+        "test_metrics.py::test_metrics_of_classes[top1-all-classes-whole]"),
+    "precision_within_ties": Mutant(
+        "metrics/average_precision.py", "    last[:-1] = ordered[:-1] != ordered[1:]\n", "",
+        "test_metrics.py::test_average_precision[whole]"),
+    "labels_without_positives_averaged": Mutant(
+        "metrics/average_precision.py", "averages[positives > 0].mean()", "averages.nan_to_num().mean()",
+        "test_metrics.py::test_average_precision[whole]"),
+    "outputs_not_kept": Mutant(
+        "metrics/average_precision.py", "scores.clone()", "scores",
+        "test_metrics.py::test_outputs_that_are_written_over_are_kept"),
+    "logits_as_probabilities": Mutant(
+        "metrics/torchmetrics.py", "values.sigmoid() if self._question.logits else values.clamp(0, 1)", "values",
+        "test_metrics.py::test_the_library_on_labels[MultilabelAUROC-ragged]"),
+    "labels_summed": Mutant(
+        "losses/bce.py", "reshape(len(losses), -1).mean(1).sum()", "sum()",
+        "test_losses.py::test_binary_cross_entropy_divides_as_torch_does"),
+    "waiting_not_saved": Mutant(
+        "loop.py", "        waiting=Waiting(**state[\"waiting\"]),\n", "",
+        "test_criterion.py::test_a_resumed_run_waits_as_the_uninterrupted_one[2]"),
+    "best_is_the_reference": Mutant(
+        "criterion.py", "self._gain(value, waiting.reference) > self.least_improvement", "self._gain(value, waiting.reference) > 0",
+        "test_criterion.py::test_courses[small gains are not enough, but are best]"),
+    "higher_taken_for_lower": Mutant(
+        "criterion.py", "value - reference if self.higher_is_better else reference - value", "reference - value",
+        "test_criterion.py::test_courses[higher]"),
     "order_depends_on_workers": Mutant(
         "data/pipeline/loader.py", "epoch_order(self._seed, part", "epoch_order(self._seed + 1, part",
         "test_loader.py::test_workers_give_the_same_bits_and_leave_no_trace"),

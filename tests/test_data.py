@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import image_files as files
+import numpy as np
 import pytest
 import torch
 from omegaconf import OmegaConf
@@ -214,3 +215,28 @@ def test_constant_images_are_not_divided_by_zero():
     images = torch.full((2, 1, 2, 2), 7, dtype=torch.uint8)
     assert normalise_like(images) == Normalise(7.0, 1.0)
     assert not normalise_like(images)(images).any()
+
+
+INDICATORS = (np.arange(60)[:, None] % np.array([2, 3, 5, 61]) == 0).astype(np.int64)
+"""60 samples with four labels; the last is there once."""
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.uint8, np.bool_, np.float32], ids=lambda dtype: dtype.__name__)
+def test_several_labels_a_sample(tmp_path: Path, dtype: type):
+    path = tmp_path / "mine.npz"
+    images = np.arange(60, dtype=np.uint8)[:, None, None] * np.ones((1, 4, 4), dtype=np.uint8)
+    np.savez(path, images=images, labels=INDICATORS.astype(dtype))
+    config = digits.Config(path=str(path), augment=False)
+    traits, data = digits.traits(config), built("digits", config)
+    assert (traits.multi_label, traits.num_classes, traits.smallest_target) == (True, 4, 0)
+    assert (traits.num_train, traits.num_evaluation) == (48, 12)
+    assert traits.target_problem(None) is None
+    seen = []
+    for source in (data.train, data.evaluation):
+        inputs, targets = every(source)
+        assert targets.dtype == torch.float32 and torch.equal(targets, source.targets(torch.arange(len(source)), -1))
+        numbers = inputs[:, 0, 0, 0].tolist()
+        assert targets.tolist() == INDICATORS[numbers].tolist()
+        seen += numbers
+    assert sorted(seen) == list(range(60))
+    assert every(data.evaluation)[0][:, 0, 0, 0].diff().unique().tolist() == [5], "evenly spaced"

@@ -61,7 +61,8 @@ def test_commands_compose(page: str, words: str) -> None:
             return
         if verb in ("list", "evaluate"):
             assert all(
-                word in paths.groups() or re.fullmatch(r"(run|checkpoint|data\.\w+)=\w+", word) for word in given
+                word in paths.groups() or re.fullmatch(r"(run|checkpoint|split|metrics|data\.\w+)=\S+", word)
+                for word in given
             )
             return
     sweeps = "-m" in words.split()
@@ -74,11 +75,11 @@ def test_commands_are_found() -> None:
 
 
 @pytest.mark.parametrize(
-    "group", ["precision", "memory", "kernels", "parallelism", "model", "data", "loss", "optimizer"]
+    "group", ["precision", "memory", "kernels", "parallelism", "model", "data", "loss", "metrics", "optimizer"]
 )
 def test_readme_names_every_option(group: str) -> None:
     text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-    assert not [name for name in paths.options(group) if not re.search(rf"[`( ]{name}[`) ]", text)]
+    assert not [name for name in paths.options(group) if not re.search(rf"[`( \n]{name}[`) \n]", text)]
 
 
 def test_links_lead_somewhere() -> None:

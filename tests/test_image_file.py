@@ -45,6 +45,13 @@ BAD_FILES = [
     pytest.param(save(images=IMAGES, labels=LABELS * 0 - 1), r"sample 0 has target -1; .*\[0, 1\)", id="all negative"),
     pytest.param(save(images=IMAGES, labels=LABELS + 5), "sample 2 has label 7 among 6 samples", id="gaps"),
     pytest.param(save(images=IMAGES, labels=LABELS * 0 + 1), "all 6 labels are 1; one class", id="one class"),
+    pytest.param(save(images=IMAGES, labels=LABELS[:5, None]), r"labels are int64 \(5, 1\) for 6", id="rows"),
+    pytest.param(save(images=IMAGES, labels=LABELS[:, None, None]), r"labels are int64 \(6, 1, 1\)", id="cube"),
+    pytest.param(save(images=IMAGES, labels=np.zeros((6, 0))), r"labels are float64 \(6, 0\)", id="no columns"),
+    pytest.param(save(images=IMAGES, labels=LABELS[:, None]), "sample 2 has 2 for label 0; labels are", id="counts"),
+    pytest.param(save(images=IMAGES, labels=np.eye(6) / 2), "sample 0 has 0.5 for label 0", id="halves"),
+    pytest.param(save(images=IMAGES, labels=np.eye(6) * 0), "all labels are 0; no label", id="no labels there"),
+    pytest.param(save(images=IMAGES, labels=np.eye(6) * np.nan), "sample 0 has nan for label 0", id="no numbers"),
     pytest.param(save(images=IMAGES, labels=LABELS), "6 samples with data.evaluation_fraction=0.2", id="too few"),
 ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
 from trainer4090.errors import ConfigError
-from trainer4090.losses import LOSSES, cross_entropy, mse
+from trainer4090.losses import LOSSES, bce, cross_entropy, mse
 from trainer4090.records import Loss
 from trainer4090.traits import DataTraits
 
@@ -19,8 +20,8 @@ CLASSES = 5
 WEIGHTS = (0.0, 1.0, 2.0, 0.5, 3.0)
 
 
-def traits(num_classes: int = CLASSES) -> DataTraits:
-    return DataTraits("images", (1, 2, 2), num_classes, 10, 10, 1, in_memory=True)
+def traits(num_classes: int = CLASSES, multi_label: bool = False) -> DataTraits:
+    return DataTraits("images", (1, 2, 2), num_classes, 10, 10, 1, in_memory=True, multi_label=multi_label)
 
 
 def entropy(num_classes: int = CLASSES, **fields: Any) -> Loss:
@@ -29,6 +30,10 @@ def entropy(num_classes: int = CLASSES, **fields: Any) -> Loss:
 
 def squares(num_classes: int = CLASSES) -> Loss:
     return LOSSES.get("mse").build(mse.Config(), traits(num_classes))
+
+
+def binary(num_labels: int = CLASSES, **fields: Any) -> Loss:
+    return LOSSES.get("bce").build(bce.Config(**fields), traits(num_labels, multi_label=True))
 
 
 def case(*shape: int, ignored: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
@@ -201,3 +206,93 @@ def test_squared_error_of_numbers(shape: tuple[int, ...], target_shape: tuple[in
 def test_soft_targets_have_an_accuracy():
     outputs = torch.eye(CLASSES)
     assert squares().metrics["accuracy"](outputs, 0.5 * outputs) == CLASSES
+
+
+def each_label(outputs: torch.Tensor, wanted: torch.Tensor, smoothing: float, weights: tuple[float, ...]) -> float:
+    """The definition, one label after the other; a sample is a target, and its loss the mean over its labels."""
+    total = 0.0
+    for row, targets in zip(outputs.reshape(-1, CLASSES).tolist(), wanted.reshape(-1, CLASSES).tolist(), strict=True):
+        for logit, target, weight in zip(row, targets, weights, strict=True):
+            there = target * (1 - smoothing) + smoothing / 2
+            yes, no = math.log1p(math.exp(-logit)), math.log1p(math.exp(logit))
+            total += (weight * there * yes + (1 - there) * no) / CLASSES
+    return total
+
+
+BINARIES = [
+    pytest.param(0.0, None, id="plain"),
+    pytest.param(0.2, None, id="smoothed"),
+    pytest.param(0.0, (1.0, 2.0, 3.0, 0.5, 1.0), id="weighted"),
+    pytest.param(0.1, (1.0, 2.0, 3.0, 0.5, 1.0), id="both"),
+]
+
+
+@pytest.mark.parametrize(("smoothing", "weights"), BINARIES)
+def test_binary_cross_entropy_is_its_definition(smoothing: float, weights: tuple[float, ...] | None):
+    outputs, targets = case(7, ignored=-100)
+    loss = binary(label_smoothing=smoothing, pos_weight=weights)
+    wanted = (case(7)[0] > 0.5).float()
+    expected = each_label(outputs, wanted, smoothing, weights or ONES)
+    assert loss.total(outputs, wanted).item() == pytest.approx(expected, rel=1e-12)
+    assert loss.count(wanted) == 7
+    valid = targets != -100
+    one_hot = functional.one_hot(targets[valid], CLASSES)
+    expected = each_label(outputs[valid], one_hot, smoothing, weights or ONES)
+    assert loss.total(outputs, targets).item() == pytest.approx(expected, rel=1e-12)
+    assert loss.count(targets) == int(valid.sum()) == 4
+
+
+def test_binary_cross_entropy_divides_as_torch_does():
+    """A target is a sample with all its labels, so total / count is torch's mean over samples and labels."""
+    outputs, wanted = case(9)[0], (case(9)[0] > 0).double()
+    loss = binary()
+    expected = functional.binary_cross_entropy_with_logits(outputs, wanted)
+    assert loss.total(outputs, wanted) / loss.count(wanted) == pytest.approx(expected.item(), rel=1e-12)
+    parts = zip(outputs.split([4, 2, 3]), wanted.split([4, 2, 3]), strict=True)
+    assert sum(loss.total(*part) for part in parts) / 9 == pytest.approx(expected.item(), rel=1e-12)
+
+
+def test_binary_cross_entropy_of_tokens_and_of_one_label():
+    outputs, targets = case(3, 4, ignored=-100)
+    loss, flat = binary(), (outputs.flatten(0, 1), targets.flatten())
+    assert loss.total(outputs, targets).item() == pytest.approx(loss.total(*flat).item(), rel=1e-12)
+    assert loss.count(targets) == 8
+    logits, one = torch.tensor([[2.0], [-1.0]]), torch.tensor([1.0, 1.0])
+    expected = math.log1p(math.exp(-2)) + math.log1p(math.exp(1))
+    for wanted in (one, one[:, None]):
+        assert binary(1).total(logits, wanted).item() == pytest.approx(expected, rel=1e-6)
+        assert (binary(1).count(wanted), binary(1).metrics["accuracy"](logits, wanted)) == (2, 1)
+
+
+def test_accuracy_of_labels_is_at_a_half():
+    outputs = torch.tensor([[1.0, -1.0, 2.0, -3.0], [1.0, 1.0, 1.0, 1.0]])
+    wanted = torch.tensor([[1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0]])
+    assert binary(4).metrics["accuracy"](outputs, wanted) == 3 / 4 + 1 / 4
+    classes = torch.tensor([2, -100])
+    assert binary(4).metrics["accuracy"](outputs, classes) == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_binary_cross_entropy_is_in_fp32(dtype: torch.dtype):
+    outputs, targets = torch.zeros(70_000, CLASSES, dtype=dtype), torch.zeros(70_000, CLASSES)
+    total = binary().total(outputs, targets)
+    assert total.dtype == torch.float32
+    assert total.item() == pytest.approx(70_000 * math.log(2), rel=1e-4)
+
+
+def test_binary_cross_entropy_of_a_masked_part_adds_nothing():
+    outputs, targets = torch.randn(4, CLASSES, requires_grad=True), torch.full((4,), -100)
+    total = binary().total(outputs, targets)
+    total.backward()
+    assert (total.item(), binary().count(targets)) == (0.0, 0)
+    assert outputs.grad is not None and not outputs.grad.any()
+
+
+def test_which_losses_take_several_labels():
+    with pytest.raises(ConfigError, match=r"loss: cross_entropy over samples with several labels; .*use loss=bce"):
+        cross_entropy.traits(cross_entropy.Config(), traits(multi_label=True))
+    with pytest.raises(ConfigError, match=r"loss\.pos_weight: 2 weights; give one for each of the num_classes=5"):
+        bce.traits(bce.Config(pos_weight=(1.0, 2.0)), traits(multi_label=True))
+    for num_labels, multi_label in ((1, True), (1, False), (CLASSES, True), (CLASSES, False)):  # B45: one is enough
+        assert bce.traits(bce.Config(), traits(num_labels, multi_label)).metrics == {"accuracy": True}
+    assert not LOSSES.get("mse").build(mse.Config(), traits(multi_label=True)).metrics

@@ -233,4 +233,4 @@ def test_file_of_another_version_is_refused(
     load = checkpoint_file.load
     monkeypatch.setattr(checkpoint_file, "load", lambda path: {**load(path), "format": 0})
     assert runs.train(work, "resume=run") == 7
-    assert "does not fit this run (format 0, this version reads 2)" in capsys.readouterr().err
+    assert "does not fit this run (format 0, this version reads 3)" in capsys.readouterr().err

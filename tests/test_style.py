@@ -34,7 +34,7 @@ LAYERS = (
     ("outputs", "generation"),
     ("samples",),
     ("loop",),
-    ("process", "failure", "session", "worker", "trained", "prediction"),
+    ("process", "failure", "ending", "session", "worker", "trained", "prediction"),
     ("composition", "sweeps"),
     ("verbs", "help"),
     ("__main__",),

@@ -17,6 +17,7 @@ from conftest import REPOSITORY
 
 from trainer4090 import checkpoint_file, sweeps
 from trainer4090.__main__ import main
+from trainer4090.sweeps.table import JobResult, as_markdown
 
 TINY = ("train.steps=3", "train.epochs=null", "model=mlp", "model.hidden=[8]", "device=cpu", "run.dir=sweep")
 LONG = ("train.steps=1000000", "train.eval_every=null", "train.checkpoint_every=null")
@@ -103,6 +104,31 @@ def test_no_end_of_a_job_ends_the_others(monkeypatch: pytest.MonkeyPatch, capsys
     assert "7 jobs, 5 failed" in printed.out
     # Each failure is told when it happens, with what made the job.
     assert len([line for line in printed.err.splitlines() if "job" in line and "train.seed=" in line]) == 5
+
+
+def best(by: str, value: float, higher_is_better: bool) -> dict[str, Any]:
+    evaluation = {"loss": 0.25} | {by.removeprefix("eval/"): value}
+    return {
+        "eval": {"loss": 0.5},
+        "best": {"step": 2, "eval": evaluation, "by": by, "higher_is_better": higher_is_better},
+    }
+
+
+@pytest.mark.parametrize(
+    ("status", "result", "expected"),
+    [
+        ("ok", best("eval/loss", 0.25, False), 0.5),
+        ("ok", best("eval/accuracy", 0.75, True), -0.75),
+        ("ok", best("eval/perplexity", 3.0, False), 3.0),
+        ("ok", {"eval": {"loss": 0.5}}, None),
+        ("failed", best("eval/accuracy", 0.75, True), None),
+    ],
+    ids=["last-loss", "best-of-higher", "best-of-lower", "never-a-value", "failed"],
+)
+def test_what_a_sweeper_minimises(status: str, result: dict[str, Any], expected: float | None) -> None:
+    row = JobResult(0, ["a=1"], status, 0, "", result)
+    assert row.objective == expected
+    assert (" at 2 |" in as_markdown([row])) == ("best" in result)
 
 
 def test_the_table_is_true_after_every_job(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -178,6 +178,15 @@ def test_charts_name_tags_of_the_contract(tmp_path: Path) -> None:
     assert list(layout.category[0].chart[0].multiline.tag) == ["^train/loss$", "^eval/loss$"]
 
 
+def test_every_evaluated_tag_has_a_chart(tmp_path: Path) -> None:
+    tags = ["eval/loss", "eval/accuracy", "eval/top5", "eval/F1Score"]
+    open_report(tmp_path, 0, 1, {}, {}, live=False, eval_tags=tags).close({})
+    (tensor,) = accumulated(tmp_path).Tensors("custom_scalars__config__")
+    *_, category = Layout.FromString(tensor.tensor_proto.string_val[0]).category
+    charts = {chart.title: list(chart.multiline.tag) for chart in category.chart}
+    assert (category.title, charts) == ("metrics", {"top5": ["^eval/top5$"], "F1Score": ["^eval/F1Score$"]})
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux")
 @pytest.mark.parametrize("damage", ["disk full", "file closed"])
 def test_a_failing_tensorboard_is_noticed_once_and_ends_nothing(tmp_path: Path, damage: str, capsys: Any) -> None:

@@ -21,7 +21,6 @@ from trainer4090.data.pipeline.workers import num_processes
 from trainer4090.executors.base import StepOutput
 from trainer4090.item_format import to_plain
 from trainer4090.log_point import LogPoints, non_finite
-from trainer4090.plan import Plan
 from trainer4090.records import Batch
 from trainer4090.signals import StopRequest
 from trainer4090.spec import to_tree
@@ -70,18 +69,13 @@ def train(run: Run, folder: Path, points: LogPoints, progress: Progress, stop: S
                 points.pause()
                 improved = _evaluate_into(run, points, progress)
                 points.show(progress.step, [] if show is None else show())
-            stopping = stop.signal_number is not None or has_waited_enough(run.plan, progress)
+            stopping = stop.signal_number is not None or run.plan.evaluation.criterion.ends(progress.waiting)
             if progress.step % save_every == 0 or improved or stopping or at_end:
                 points.pause()
                 points.settle()  # a kill right after the save must not lose the log point of this update
                 _require_finite(run, progress.step, output)
                 checkpoint_file.save(folder, progress.step, state_of(run, progress), progress.best)
             points.resume()
-
-
-def has_waited_enough(plan: Plan, progress: Progress) -> bool:
-    """Whether the patience of `plan` is exhausted: training has ended, or ends with the present update."""
-    return plan.evaluation.criterion.ends(progress.waiting)
 
 
 def _update(run: Run, batches: Batches, points: LogPoints, progress: Progress) -> StepOutput:

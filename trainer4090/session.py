@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
-from trainer4090 import checkpoint_file, device, resume, signals
+from trainer4090 import checkpoint_file, device, ending, resume, signals
 from trainer4090.errors import CheckpointFileError, Problem
 from trainer4090.plan import Plan
 from trainer4090.process import apply_settings, torch_device
@@ -67,33 +67,18 @@ class Session:
         checkpoint_file.cut_back(self._folder, progress.step, progress.best, notices.append)
         for text in notices:
             reporter.notice(text)
-        start, total = progress.step, self._plan.horizon.total
-        if start >= total or loop.has_waited_enough(self._plan, progress):
-            early = ", where train.patience ended it: a larger one goes on" if start < total else ""
-            reporter.notice(f"nothing to do: already at update {start}{early}")
+        start = progress.step
+        reason = ending.nothing_left(self._plan, progress)
+        if reason is not None:
+            reporter.notice(f"nothing to do: {reason}")
             return
         loop.train(built, self._folder, points, progress, stop)
-        self._tell_end(reporter, progress)
-        if stop.signal_number is not None and progress.step < total and not self._stopped_early(progress):
+        for text in ending.notices(self._plan, progress):
+            reporter.notice(text)
+        if stop.signal_number is not None and ending.nothing_left(self._plan, progress) is None:
             if progress.step == start:
                 raise signals.before_an_update(stop.signal_number)
             raise signals.after_update(stop.signal_number, progress.step, self._folder)
-
-    def _stopped_early(self, progress: Progress) -> bool:
-        from trainer4090 import loop
-
-        return progress.step < self._plan.horizon.total and loop.has_waited_enough(self._plan, progress)
-
-    def _tell_end(self, reporter: Reporter, progress: Progress) -> None:
-        """Say what the console's numbers do not: that patience ended the run, or that it has no best file."""
-        criterion = self._plan.evaluation.criterion
-        tag, best = f"eval/{criterion.name}", progress.best
-        if progress.evaluation and best is None:
-            reporter.notice(f"{tag} was no number in any evaluation: there is no best checkpoint file")
-        if self._stopped_early(progress):
-            found = "" if best is None else f"; the best is {best['eval'][criterion.name]:.6g} at update {best['step']}"
-            waited = f"{tag} has become no better for {criterion.patience} evaluations"
-            reporter.notice(f"stopped early at update {progress.step}: {waited}{found}")
 
     def _open_report(self, built: Run, start_step: int) -> tuple[Reporter, LogPoints]:
         from trainer4090.log_point import LogPoints
@@ -146,10 +131,8 @@ class Session:
             "exit_code": exit_code,
             "steps": 0 if progress is None else progress.step,
             "eval": {} if progress is None else progress.evaluation,
-            "best": None if progress is None else self._best(progress),
-            "stopped_early": True
-            if progress is not None and exit_code == 0 and self._stopped_early(progress)
-            else None,
+            "best": None if progress is None else ending.best(self._plan, progress),
+            "stopped_early": (exit_code == 0 and progress and ending.stopped_early(self._plan, progress)) or None,
             "peak_memory_gib": _peak_memory_gib(self._device),
             "problems": problems or None,
         }
@@ -157,12 +140,6 @@ class Session:
             summary = self._points.summary()
             result |= {"items_per_s": summary.items_per_s, "step_time_ms": summary.step_time_ms}
         return {key: value for key, value in result.items() if value is not None}
-
-    def _best(self, progress: Progress) -> dict[str, Any] | None:
-        """The best evaluation, and what made it that."""
-        criterion = self._plan.evaluation.criterion
-        by = {"by": f"eval/{criterion.name}", "higher_is_better": criterion.higher_is_better}
-        return None if progress.best is None else {**progress.best, **by}
 
 
 def restored(built: Run, state: dict[str, Any], path: Path | None) -> Progress:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -54,36 +55,43 @@ def bce(config: Config, data: DataTraits) -> Loss:
     Source: torch, `BCEWithLogitsLoss`; the smoothing is that of Keras, `BinaryCrossentropy`.
     """
     import numpy as np
-    import torch
-    from torch.nn import functional
 
     weights = weights_beside(config.pos_weight)
 
-    def valid(targets: torch.Tensor) -> torch.Tensor:
-        return targets != config.ignore_index
-
-    def total(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        logits = outputs if outputs.dtype == torch.float64 else outputs.float()
-        if targets.is_floating_point():
-            wanted = targets.reshape(logits.shape).to(logits.dtype)
-        else:
-            wanted = functional.one_hot(targets.where(valid(targets), 0), logits.shape[-1]).to(logits.dtype)
-        wanted = wanted * (1 - config.label_smoothing) + config.label_smoothing / 2
-        losses = functional.binary_cross_entropy_with_logits(
-            logits, wanted, pos_weight=weights(logits), reduction="none"
-        )
-        if targets.is_floating_point():
-            return losses.reshape(len(losses), -1).mean(1).sum()
-        return losses.mean(-1).where(valid(targets), 0).sum()
-
     def count(targets: torch.Tensor) -> int:
         # NumPy over the same memory is faster for so few numbers, as in cross_entropy.
-        return len(targets) if targets.is_floating_point() else int(np.count_nonzero(valid(targets).numpy()))
+        single = not targets.is_floating_point()
+        return int(np.count_nonzero(targets.numpy() != config.ignore_index)) if single else len(targets)
+
+    def total(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return _total(outputs, targets, config, weights)
 
     def accuracy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        if targets.is_floating_point():
-            right = (outputs > 0) == (targets.reshape(outputs.shape) > 0.5)
-            return right.reshape(len(right), -1).float().mean(1).sum()
-        return ((outputs.argmax(-1) == targets) & valid(targets)).sum().float()
+        if not targets.is_floating_point():
+            return ((outputs.argmax(-1) == targets) & (targets != config.ignore_index)).sum().float()
+        right = (outputs > 0) == (targets.reshape(outputs.shape) > 0.5)
+        return right.reshape(len(right), -1).float().mean(1).sum()
 
     return Loss(total, count, {"accuracy": accuracy})
+
+
+def _total(
+    outputs: torch.Tensor,
+    targets: torch.Tensor,
+    config: Config,
+    weights: Callable[[torch.Tensor], torch.Tensor | None],
+) -> torch.Tensor:
+    import torch
+    from torch.nn import functional
+
+    logits = outputs if outputs.dtype == torch.float64 else outputs.float()
+    valid = None if targets.is_floating_point() else targets != config.ignore_index
+    if valid is None:
+        wanted = targets.reshape(logits.shape)
+    else:
+        wanted = functional.one_hot(targets.where(valid, 0), logits.shape[-1])
+    wanted = wanted.to(logits.dtype) * (1 - config.label_smoothing) + config.label_smoothing / 2
+    losses = functional.binary_cross_entropy_with_logits(logits, wanted, pos_weight=weights(logits), reduction="none")
+    if valid is None:
+        return losses.reshape(len(losses), -1).mean(1).sum()
+    return losses.mean(-1).where(valid, 0).sum()
