@@ -162,9 +162,8 @@ def test_every_piece_of_state_is_tried(trained: Any) -> None:
     elsewhere = {
         "format",  # test_checkpoint_file.py: another format is refused
         "waiting",  # test_criterion.py
-        "data",  # describes the data to other programs, test_item_format.py
         "spec",  # describes a file that lies alone; training reads the folder's spec.yaml
-        "data",  # the same, of its items: test_generate.py
+        "data",  # describes the data to other programs: test_item_format.py, test_generate.py
         "evaluation",  # test_killed_before_the_result_was_written
         "rng.cuda",  # test_gpu_run.py
     }
