@@ -17,6 +17,7 @@ from unittest.mock import patch
 import numpy as np
 import torch
 from conftest import REPOSITORY
+from PIL import Image
 
 from trainer4090 import checkpoint_file
 from trainer4090.__main__ import main
@@ -41,7 +42,8 @@ GPT = (
     *("data=text", "data.path=text.txt", "data.length=16", "train.batch_size=8", "train.micro_batch=4"),
 )
 TOKENS = (*(word for word in GPT if not word.startswith("data")), "data=tokens", "data.path=tokens", "data.length=16")
-VARIANTS = {"cnn": CNN, "mlp-amp-ema": MLP_AMP, "gpt": GPT, "tokens": TOKENS}
+IMAGES = (*CNN, "data=image_folder", "data.path=photos", "data.size=8", "train.batch_size=8")
+VARIANTS = {"cnn": CNN, "mlp-amp-ema": MLP_AMP, "gpt": GPT, "tokens": TOKENS, "images": IMAGES}
 """Dropout in all, augmentation in cnn, more than one epoch in all, every piece of state in at least one."""
 SPEED = ("speed/", "memory/", "gpu/")
 
@@ -59,6 +61,11 @@ def new_folder(path: Path) -> Path:
     (path / "tokens").mkdir()
     for name, part in (("train.bin", letters[:2700]), ("val.bin", letters[2700:])):
         np.array([ord(letter) - 97 for letter in part], dtype="<u2").tofile(path / "tokens" / name)
+    for number in range(60):
+        photo = path / "photos" / f"class {number % 3}" / f"{number}.png"
+        photo.parent.mkdir(parents=True, exist_ok=True)
+        pixels = np.random.default_rng(number).integers(0, 256, (10 + number % 5, 12, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(photo)
     return path
 
 

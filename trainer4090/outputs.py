@@ -24,10 +24,11 @@ class Wish:
     """Probability from which a label counts, where several can be right."""
 
 
-def names_of(data: DataTraits) -> tuple[str, ...]:
+def names_of(data: DataTraits, kind: OutputKind | None) -> tuple[str, ...]:
     """Name of each output, its number where the data has no names; () when the outputs are no classes."""
-    num_classes = data.num_classes
-    return data.class_names or (tuple(map(str, range(num_classes))) if num_classes > 1 else ())
+    if data.class_names or kind == "numbers" or data.num_classes < 2:
+        return data.class_names
+    return tuple(map(str, range(data.num_classes)))
 
 
 def read_outputs(outputs: torch.Tensor, kind: OutputKind | None, names: Sequence[str], wish: Wish) -> list[Row]:

@@ -61,7 +61,7 @@ def predicted(
     parts = [
         range(begin, min(begin + batch_size, len(files.paths))) for begin in range(0, len(files.paths), batch_size)
     ]
-    names = names_of(trained.data)
+    names = names_of(trained.data, kind)
     with closing(_fetched(files, parts, num_workers)) as batches:
         for part, batch in zip(parts, batches, strict=True):
             with torch.no_grad():

@@ -72,8 +72,9 @@ def _pictures(run: Run, batch: Batch, images: torch.Tensor) -> Iterator[Picture]
         inputs, targets = run.executor.forward.place(batch)
         outputs = run.executor.forward(inputs).double().cpu()
     data = run.plan.evidence.data
-    names = names_of(data)
-    rows = read_outputs(outputs, run.plan.loss.outputs, names, _SHOWN_WISH)
+    kind = run.plan.loss.outputs
+    names = names_of(data, kind)
+    rows = read_outputs(outputs, kind, names, _SHOWN_WISH)
     for number, (image, target, row) in enumerate(zip(images, targets.cpu(), rows, strict=True)):
         caption = f"is {_truth(target, names)}\n{_words(row)}"
         yield _picture(f"samples/{number}", image, caption)

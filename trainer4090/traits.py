@@ -77,7 +77,7 @@ class LossTraits:
     """The only number of outputs that the loss fits, None for any."""
     outputs: OutputKind | None = None
     """What it trains outputs to be: logits of a softmax, logits of single labels, numbers; None says nothing."""
-    metrics: Mapping[str, bool] = field(default_factory=dict)
+    metrics: Mapping[str, bool | None] = field(default_factory=dict)
     """Name of every metric that the built loss brings -> whether higher is better."""
 
 

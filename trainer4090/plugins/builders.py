@@ -11,6 +11,7 @@ from trainer4090.data import Data
 from trainer4090.errors import ConfigError, Problem
 from trainer4090.kernels import Kernels
 from trainer4090.memory import Memory
+from trainer4090.metrics import Metric
 from trainer4090.optimizers import Optimizer
 from trainer4090.parallelism import Parallelism
 from trainer4090.plugin_modules import PluginModule, text_of
@@ -20,12 +21,12 @@ from trainer4090.precision import Precision
 from trainer4090.records import Loss, Model
 from trainer4090.registry import Entry
 from trainer4090.schedules import Horizon, Schedule
-from trainer4090.traits import LossTraits
 
 RETURNS: dict[str, tuple[type, str]] = {
     "model": (Model, 'return Model(module, blocks=("body.0", "body.1")), or blocks=() if no submodules form a chain'),
     "data": (Data, "return Data(train, evaluation), both made by tensor_source or dataset_source"),
     "loss": (Loss, "return per_target(function), or Loss(total, count) with sums over targets"),
+    "metrics": (tuple, 'return (Metric("name", True, lambda: Mean(sums)),)'),
     "optimizer": (Optimizer, "return Optimizer(config.lr, weight_decay=0.0, build=lambda groups, fused: ...)"),
     "schedule": (Schedule, "return Schedule(factor, needs_total=True)"),
     "precision": (Precision, "return Precision(...)"),
@@ -46,14 +47,10 @@ def fitted(plugin: PluginModule, group: str, entry: Entry[Any]) -> Entry[Any]:
     if traits is None and group == "data":
         traits = derive.data_traits(build)
     elif traits is None and group == "loss":
-        traits = _no_loss_traits
+        traits = derive.loss_traits(build)
     elif traits is None and group == "model":
         found = derive.model_traits(build)
     return dataclasses.replace(entry, build=build, traits=traits, derive=found)
-
-
-def _no_loss_traits(config: Any, data: Any) -> LossTraits:
-    return LossTraits()
 
 
 def _checked(where: str, group: str, entry: Entry[Any]) -> Callable[..., Any]:
@@ -177,6 +174,15 @@ def _schedule_problems(schedule: Schedule) -> Found:
             return
 
 
+def _metrics_problems(metrics: tuple[Any, ...]) -> Found:
+    remedy = 'return a tuple of Metric("name", higher_is_better, start), start giving an accumulator'
+    for metric in metrics or (None,):
+        if not isinstance(metric, Metric):
+            yield f"it returns {_kind(metric)} and no Metric", remedy
+        elif not callable(metric.start):
+            yield f"start of {metric.name} is {_kind(metric.start)}", "write lambda: Mean(sums)"
+
+
 def _watched(optimizer: Optimizer, where: str) -> Optimizer:
     """The record with a build whose optimizer is looked at: it must hold what is trained, and nothing else."""
 
@@ -201,6 +207,7 @@ def _watched(optimizer: Optimizer, where: str) -> Optimizer:
 CHECKS: dict[str, Callable[[Any], Found]] = {
     "model": _model_problems,
     "data": _data_problems,
+    "metrics": _metrics_problems,
     "optimizer": _optimizer_problems,
     "schedule": _schedule_problems,
 }

@@ -17,12 +17,14 @@ from trainer4090 import paths
 from trainer4090.errors import Problem
 from trainer4090.plugin_modules import PluginModule, place, text_of
 from trainer4090.registry import Entry
-from trainer4090.schema import Pattern, Range, read, shown
+from trainer4090.schema import Pattern, Range, field_types, read, shown
+from trainer4090.spec import SHARED_KEYS
 
 ARGUMENTS = {
     "model": "config, data",
     "data": "config, seed",
     "loss": "config, data",
+    "metrics": "config, data, loss",
     "optimizer": "config",
     "schedule": "config",
     "precision": "config, facts",
@@ -116,6 +118,9 @@ def _config_problems(group: str, config: Any) -> Found:
     fields = dataclasses.fields(config)
     found = [problem for field in fields for problem in _field_problems(field, hints[field.name])]
     yield from found or _default_problems(config, hints)
+    for field in fields:
+        if group in SHARED_KEYS and field.name in field_types(SHARED_KEYS[group][1]):
+            yield f"{name} has a field {field.name}, a key of every {group}", "give the field another name"
     if group == "data" and "num_workers" not in {field.name for field in fields}:
         yield f"{name} has no num_workers", "add the field num_workers: int = 0"
 

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from trainer4090.data import Data, Source
+from trainer4090.item_format import ImageFormat
 from trainer4090.random_state import kept
-from trainer4090.records import Model
-from trainer4090.traits import DataTraits, ModelTraits
+from trainer4090.records import Loss, Model
+from trainer4090.traits import DataTraits, LossTraits, ModelTraits
 
 if TYPE_CHECKING:
     import torch
@@ -40,6 +41,16 @@ def model_traits(build: Callable[[Any, DataTraits], Model]) -> Callable[[Any, Da
             with kept():
                 known[config, data] = _of_model(build(config, data), data)
         return known[config, data]
+
+    return traits
+
+
+def loss_traits(build: Callable[[Any, DataTraits], Loss]) -> Callable[[Any, DataTraits], LossTraits]:
+    """(config, data traits) -> traits, of a loss's builder: the metrics that it brings, neither direction better."""
+
+    def traits(config: Any, data: DataTraits) -> LossTraits:
+        with kept():
+            return LossTraits(metrics=dict.fromkeys(build(config, data).metrics))
 
     return traits
 
@@ -76,6 +87,7 @@ def _of_data(data: Data) -> DataTraits:
         num_evaluation=len(data.evaluation),
         items_per_sample=1 if targets.is_floating_point() else targets.numel(),
         in_memory=False,
+        class_names=data.format.class_names if isinstance(data.format, ImageFormat) else (),
     )
 
 
