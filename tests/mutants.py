@@ -92,6 +92,9 @@ MUTANTS = {
     "channels_last_on_everything": Mutant(
         BUILD, " if tensor.ndim == 4 else tensor", "",
         "test_fused.py::test_channels_last_is_for_tensors_of_four_dimensions"),
+    "autocast_dtype_not_in_the_key": Mutant(
+        "kernels/fused.py", "cache_key_tag, *dtypes]", "cache_key_tag]",
+        "test_fused.py::test_each_autocast_dtype_has_its_own_key_in_the_compilers_cache"),
     "momentum_not_initialised": Mutant(
         "optimizers/sgd.py", "torch.zeros_like(parameter)", "torch.empty_like(parameter)",
         "test_update.py::test_an_update_after_a_first_skipped_one_is_a_fresh_first_update[sgd]"),

@@ -15,6 +15,7 @@ from torch._dynamo.utils import counters
 
 from trainer4090.build import Run, prepared
 from trainer4090.errors import MachineError
+from trainer4090.kernels import fused
 from trainer4090.kernels.fused import require_compiler
 from trainer4090.loop import evaluate
 
@@ -61,6 +62,24 @@ def test_equals_eager_with_generated_code(model: str) -> None:
 def test_equals_eager_on_resnet(kernels: tuple[str, ...]) -> None:
     """In fp64: BatchNorm over eight single pixels makes a rounding error a thousand times larger in three updates."""
     assert_equal_training(without_dropout("resnet"), kernels, 1e-9, torch.float64)
+
+
+def test_each_autocast_dtype_has_its_own_key_in_the_compilers_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch 2.11 hands the graph of one dtype to the other; `test_gpu_training.py` meets that with generated code."""
+    keys = []
+
+    def compiled(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        keys.append(torch.compiler.config.cache_key_tag)
+        return graph.forward
+
+    monkeypatch.setattr(fused, "require_compiler", lambda device_type: None)
+    lookup = torch._dynamo.lookup_backend
+    found = {"inductor": compiled}
+    monkeypatch.setattr(torch._dynamo, "lookup_backend", lambda name: found.get(name) or lookup(name))
+    for precision in ("fp32", "bf16", "amp"):
+        train_updates(run_of(*tiny("mlp", "kernels=fused", f"precision={precision}")), 1)
+    assert len(set(keys)) == len(keys) == 3
+    assert torch.compiler.config.cache_key_tag == ""
 
 
 RAGGED = {"mlp": ("data.limit=27",), "cnn": ("data.limit=27",), "resnet": ("data.num_train=27",),

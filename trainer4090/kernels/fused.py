@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import sysconfig
+import warnings
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from trainer4090.errors import MachineError, Problem
 from trainer4090.kernels import KERNELS, Kernels
@@ -69,11 +70,29 @@ def compile_parts(parts: Parts, site: Site, backend: str) -> Parts:
     """
     if backend == "inductor":
         require_compiler(site.device.type)
+    # torch 2.11 warns at the first graph in fp32. TF32 is off because `precision` says so, and `tf32` turns it on.
+    warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")
     for part in parts:
         units = [part.module.get_submodule(name) for name in part.compile_units] or [part.module]
         for unit in units:
-            unit.compile(backend=backend)
+            unit.compile(backend=inductor if backend == "inductor" else backend)
     return parts
+
+
+def inductor(graph: Any, inputs: Any) -> Any:
+    """Inductor's code for `graph`, an fx.GraphModule that is traced under the present autocast.
+
+    torch 2.11 keys its cache on disk by whether autocast is on, not by its dtype, so that `precision=amp` would run in
+    the bf16 of an earlier `precision=bf16`, in silence. The tag tells them apart.
+
+    Source: https://github.com/pytorch/pytorch/pull/181564
+    """
+    import torch
+
+    dtypes = [str(torch.get_autocast_dtype(device)) for device in ("cpu", "cuda") if torch.is_autocast_enabled(device)]
+    tag = " ".join([torch.compiler.config.cache_key_tag, *dtypes])
+    with torch.compiler.config.patch(cache_key_tag=tag):  # pyright: ignore[reportAttributeAccessIssue]
+        return torch._dynamo.lookup_backend("inductor")(graph, inputs)
 
 
 def require_compiler(device_type: str) -> None:
