@@ -106,8 +106,8 @@ MUTANTS = {
         "loop.py", "nullcontext() if average is None else average.swapped_in()", "nullcontext()",
         "test_evaluation.py::test_the_averages_are_evaluated"),
     "mean_of_batch_means": Mutant(
-        "metrics/__init__.py", "        self._total = self._total + total.double()\n        self._count = self._count + count\n",
-        "        self._total = self._total + total.double() / count\n        self._count = self._count + 1\n",
+        "metrics/__init__.py", "total.double()\n        self._count = self._count + count",
+        "total.double() / count\n        self._count = self._count + 1",
         "test_metrics.py::test_metrics_of_classes[perplexity-all-classes-ragged]"),
     "masked_targets_counted": Mutant(
         "metrics/topk.py", "targets.where(valid, 0)) < k)).sum(), valid.sum()",
@@ -135,7 +135,7 @@ MUTANTS = {
         "loop.py", "        waiting=Waiting(**state[\"waiting\"]),\n", "",
         "test_criterion.py::test_a_resumed_run_waits_as_the_uninterrupted_one[2]"),
     "best_is_the_reference": Mutant(
-        "criterion.py", "self._gain(value, waiting.reference) > self.least_improvement", "self._gain(value, waiting.reference) > 0",
+        "criterion.py", "waiting.reference) > self.least_improvement", "waiting.reference) > 0",
         "test_criterion.py::test_courses[small gains are not enough, but are best]"),
     "higher_taken_for_lower": Mutant(
         "criterion.py", "value - reference if self.higher_is_better else reference - value", "reference - value",

@@ -45,7 +45,7 @@ def test_commands_compose(page: str, words: str) -> None:
                 word in paths.groups() or re.fullmatch(r"(run|checkpoint|split|metrics)=\S+", word) for word in given
             )
             return
-    swept = [word.split(",")[0] for word in given if not word.startswith("--")]
+    swept = [word if "[" in word else word.split(",")[0] for word in given if not word.startswith("--")]
     parse(compose(swept).tree)
 
 
