@@ -297,7 +297,17 @@ def test_several_labels_need_another_loss() -> None:
 
 
 def test_bce_of_classes_learns_the_digits() -> None:
-    run = run_of(*tiny("mlp", "loss=bce", "metrics=top5", "optimizer.lr=0.5", batch_size=64))
+    run = run_of(
+        *tiny(
+            "mlp",
+            "loss=bce",
+            "metrics=top5",
+            "optimizer=adamw",
+            "optimizer.lr=0.02",
+            "schedule=constant",
+            batch_size=64,
+        )
+    )
     train_updates(run, 60)
     assert evaluate(run)["accuracy"] > 0.5 < evaluate(run)["top5"]
 

@@ -26,7 +26,7 @@ def run(words: Sequence[str]) -> int:
     for group in words:
         print(f"{group}:")
         for name, path in paths.options(group).items():
-            print(f"  {name:<18} {help_of(group, name, path)}")
+            print(f"  {name:<20} {help_of(group, name, path)}")
     if not words:
         print("\n".join(f"{group:<12} {' '.join(paths.options(group))}" for group in known))
     return 0
