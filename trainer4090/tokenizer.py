@@ -51,7 +51,9 @@ def encode(text: str, token_format: TokenFormat, key: str = "text") -> np.ndarra
     if token_format.tokenizer == "bytes":
         return np.frombuffer(text.encode(), dtype=np.uint8).astype(np.uint32)
     if token_format.tokenizer == "bpe":
-        return np.array(_pieces(token_format.vocabulary).encode(text, add_special_tokens=False).ids, dtype=np.uint32)
+        # `encode` also notes where each token lies in the text, which takes twice as long.
+        encoded = _pieces(token_format.vocabulary).encode_batch_fast([text], add_special_tokens=False)
+        return np.array(encoded[0].ids, dtype=np.uint32)
     known, given = code_points(token_format.vocabulary), code_points(text)
     order = known.argsort()
     places = np.searchsorted(known, given, sorter=order).clip(max=max(len(known) - 1, 0))

@@ -19,7 +19,7 @@ from trainer4090.signals import ending
 from trainer4090.verbs.options import read_options
 
 DEFAULT_VOCAB_SIZE = 8192
-_REPORT_EVERY_S = 1.0
+_REPORT_EVERY_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def run(words: Sequence[str]) -> int:
 
 @final
 class Progress:
-    """Lines on stderr, at most one a second."""
+    """Lines on stderr, at most one in five seconds."""
 
     def __init__(self) -> None:
         self._next = time.monotonic() + _REPORT_EVERY_S
