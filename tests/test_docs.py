@@ -66,7 +66,8 @@ def test_commands_compose(page: str, words: str) -> None:
             )
             return
     sweeps = "-m" in words.split()
-    swept = [word.split(",")[0] if sweeps and "[" not in word else word for word in given if not word.startswith("--")]
+    first = re.compile(r",(?![^\[]*\])")  # a comma outside of a list
+    swept = [first.split(word)[0] if sweeps else word for word in given if not word.startswith("--")]
     parse(compose(swept).tree)
 
 

@@ -163,10 +163,9 @@ def test_every_piece_of_state_is_tried(trained: Any) -> None:
         "format",  # test_checkpoint_file.py: another format is refused
         "waiting",  # test_criterion.py
         "spec",  # describes a file that lies alone; training reads the folder's spec.yaml
-        "data",  # describes the data to other programs: test_item_format.py, test_generate.py
         "evaluation",  # test_killed_before_the_result_was_written
         "rng.cuda",  # test_gpu_run.py
-        "data",  # test_image_folder.py: other classes or training samples are refused
+        "data",  # describes the data: test_item_format.py; other classes or samples are refused: test_image_folder.py
     }
     saved = torch.load(checkpoint_file.files(trained("mlp-amp-ema")[1] / "run")[0])
     pieces = set()
