@@ -9,10 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
-from conftest import REPOSITORY, command
-from PIL import Image
+from conftest import REPOSITORY
 
 from trainer4090 import paths
 from trainer4090.composition import compose
@@ -109,26 +107,3 @@ def test_the_example_of_extending_works(tmp_path: Path) -> None:
         command = [sys.executable, "-m", "trainer4090", *words]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
         assert expected in done.stdout
-
-
-def test_the_page_on_images_works(tmp_path: Path) -> None:
-    """Its commands, one after the other, in a folder that holds some photos."""
-    page = (REPOSITORY / "docs/images.md").read_text(encoding="utf-8")
-    lines = [words.split() for words in COMMAND.findall(page) if "cifar10" not in words]
-    assert len(lines) == 4
-    for split, count in (("train", 32), ("val", 6), ("test", 3)):
-        for name, colour in {"cat": (200, 40, 40), "dog": (40, 40, 200)}.items():
-            for number in range(count):
-                pixels = np.random.default_rng(number).normal(colour, 40, (60 + number, 80, 3))
-                image = Image.fromarray(pixels.clip(0, 255).astype(np.uint8))
-                path = tmp_path / f"photos/{split}/{name}/{number}.jpg"
-                path.parent.mkdir(parents=True, exist_ok=True)
-                image.save(path)
-    outputs = []
-    for words in lines:
-        done = command(words, tmp_path)
-        assert done.returncode == 0, done.stderr
-        outputs.append(done.stdout)
-    assert "cat 32, dog 32; from photos, held out: val/" in outputs[0]
-    assert "eval accuracy 1.0000" in outputs[1].splitlines()[-1]
-    assert all("eval loss" in output for output in outputs[2:])
