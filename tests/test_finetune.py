@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pages
 import pytest
-from conftest import REPOSITORY
 from PIL import Image
 from test_package import site as site  # a fixture
 
@@ -30,10 +29,6 @@ def check(folder: Path, printed: list[str]) -> None:
     answers = next(out for line, out in zip(COMMANDS, printed, strict=True) if line.startswith("predict"))
     assert answers.splitlines()[0] == "file,class,probability"
     assert "going on from longer/checkpoints/step-" in printed[-1] and "done: 690 updates" in printed[-1]
-
-
-def test_the_commands_of_the_page_work(tmp_path: Path) -> None:
-    check(tmp_path, follow(tmp_path, REPOSITORY))
 
 
 @pytest.mark.full

@@ -44,10 +44,6 @@ def check(printed: list[str]) -> None:
         assert found and all(text in out for out in found), (part, found)
 
 
-def test_the_page_works(tmp_path: Path) -> None:
-    check(follow(tmp_path, REPOSITORY))
-
-
 @pytest.mark.full
 def test_the_page_works_with_the_wheel_alone(site: Path, tmp_path: Path) -> None:
     check(follow(tmp_path, site))
