@@ -153,5 +153,5 @@ def test_the_last_rate_holds_beyond_the_end() -> None:
     optimizer = torch.optim.SGD(scalar_module().parameters(), lr=1.0, fused=True)
     update = ScaledUpdate(optimizer, [0.5, 0.25], None, SCALE, CPU)
     update.load_state_dict({"applied": 7, "scale": 4.0, "good_updates": 1})
-    assert float(update.apply(torch.zeros(()), None).learning_rate) == 0.25
+    assert float(update.apply((torch.zeros(()),), 1, None).learning_rate) == 0.25
     assert update.state_dict() == {"applied": 8, "scale": 4.0, "good_updates": 2}

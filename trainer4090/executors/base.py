@@ -14,8 +14,10 @@ from trainer4090.records import Batch
 class StepOutput:
     """Results of one update, still on the device: reading one is a synchronisation, so the loop reads late."""
 
-    loss: torch.Tensor
-    """0-dim; sum over targets divided by the number of valid targets of the update."""
+    loss_sums: tuple[torch.Tensor, ...]
+    """0-dim sum over targets, one a micro-batch."""
+    num_targets: int
+    """Valid targets of the update, at least 1."""
     learning_rate: torch.Tensor | float
     """Rate that this update was made with."""
     grad_norm: torch.Tensor | None = None
@@ -26,6 +28,12 @@ class StepOutput:
     """0-dim int64; updates that were applied so far."""
     diverged: torch.Tensor | None = None
     """0-dim bool; an overflow happened although the scale is at its floor."""
+
+    @property
+    def loss(self) -> torch.Tensor:
+        """0-dim; sum over targets divided by their number. Made where it is read, which is not after every update."""
+        means = [total / self.num_targets for total in self.loss_sums]
+        return means[0] if len(means) == 1 else torch.stack(means).sum()
 
 
 class Executor(Protocol):

@@ -83,16 +83,15 @@ class LocalExecutor:
         self._optimizer.zero_grad(set_to_none=True)
         inputs, targets = self.forward.place(batch)
         divisor = max(batch.num_targets, 1)
-        losses = []
+        loss_sums = []
         for micro_inputs, micro_targets in self._micro_batches(inputs, targets):
             total = self._loss.total(self.forward(micro_inputs), micro_targets)
             total.backward(self._update.seed(total, divisor))
-            losses.append(total.detach() / divisor)
-        loss = losses[0] if len(losses) == 1 else torch.stack(losses).sum()
+            loss_sums.append(total.detach())
         gradients = self._gradients()
         self._update.unscale(gradients)
         grad_norm = self._clip(gradients) if observe or self._clip_norm is not None else None
-        return self._update.apply(loss, grad_norm)
+        return self._update.apply(tuple(loss_sums), divisor, grad_norm)
 
     def _micro_batches(self, inputs: Any, targets: torch.Tensor) -> Iterator[tuple[Any, torch.Tensor]]:
         size = self._micro_batch
@@ -117,7 +116,8 @@ class LocalExecutor:
             raise ConfigError(Problem("model", text, "use these parameters in the forward, or remove them"))
 
     def _clip(self, gradients: list[torch.Tensor]) -> torch.Tensor:
-        norm = torch.nn.utils.get_total_norm(gradients)
+        # What get_total_norm does for one device and dtype, without its search for others.
+        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
         if self._clip_norm is not None:
             torch.nn.utils.clip_grads_with_norm_(self._parameters, self._clip_norm, norm)
         return norm

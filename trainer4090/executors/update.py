@@ -31,7 +31,9 @@ class Update(Protocol):
         """Divide the scale out of the gradients, in place, once an update."""
         ...
 
-    def apply(self, loss: torch.Tensor, grad_norm: torch.Tensor | None) -> StepOutput:
+    def apply(
+        self, loss_sums: tuple[torch.Tensor, ...], num_targets: int, grad_norm: torch.Tensor | None
+    ) -> StepOutput:
         """Move parameters, schedule and average; what was observed on the way."""
         ...
 
@@ -73,7 +75,9 @@ class PlainUpdate:
     def unscale(self, gradients: list[torch.Tensor]) -> None:
         """Nothing to undo."""
 
-    def apply(self, loss: torch.Tensor, grad_norm: torch.Tensor | None) -> StepOutput:
+    def apply(
+        self, loss_sums: tuple[torch.Tensor, ...], num_targets: int, grad_norm: torch.Tensor | None
+    ) -> StepOutput:
         """Move parameters, schedule and average."""
         rate = self._rates[min(self._applied, len(self._rates) - 1)]
         set_rates(self._optimizer, rate)
@@ -81,7 +85,7 @@ class PlainUpdate:
         if self._average is not None:
             self._average.update(applied=None)
         self._applied += 1
-        return StepOutput(loss=loss, learning_rate=rate, grad_norm=grad_norm)
+        return StepOutput(loss_sums, num_targets, learning_rate=rate, grad_norm=grad_norm)
 
     def state_dict(self) -> dict[str, Any]:
         """The counter of applied updates."""
@@ -126,7 +130,9 @@ class ScaledUpdate:
         inverse = self._scale.double().reciprocal().float()
         torch._amp_foreach_non_finite_check_and_unscale_(gradients, self._found_inf, inverse)
 
-    def apply(self, loss: torch.Tensor, grad_norm: torch.Tensor | None) -> StepOutput:
+    def apply(
+        self, loss_sums: tuple[torch.Tensor, ...], num_targets: int, grad_norm: torch.Tensor | None
+    ) -> StepOutput:
         """Move parameters, schedule and average unless a gradient overflowed; adapt the scale."""
         # `rates[index]` would read the index back to the host: a synchronisation.
         rate = self._rates.take(torch.minimum(self._applied, self._last))
@@ -142,7 +148,7 @@ class ScaledUpdate:
         used_scale = self._scale.clone()
         torch._amp_update_scale_(self._scale, self._good_updates, self._found_inf, 2.0, 0.5, self._growth_interval)
         self._scale.clamp_(min=self._floor)
-        return StepOutput(loss, rate, grad_norm, used_scale, self._applied.clone(), diverged)
+        return StepOutput(loss_sums, num_targets, rate, grad_norm, used_scale, self._applied.clone(), diverged)
 
     def state_dict(self) -> dict[str, Any]:
         """Scale, good updates since it last changed, and the counter of applied updates."""

@@ -76,6 +76,8 @@ def cross_entropy(config: Config, data: DataTraits) -> Loss:
         )
 
     def count(targets: torch.Tensor) -> int:
+        if targets.numel() and int(targets.min()) > config.ignore_index:
+            return targets.numel()  # mostly none is ignored, and one reduction is half the work of a comparison
         # NumPy over the same memory: a third of the time of two torch operations on so few numbers.
         return int(np.count_nonzero(targets.numpy() != config.ignore_index))
 

@@ -144,8 +144,10 @@ class Board:
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Appends one event with all values (fp32 in TensorBoard; metrics.jsonl keeps the digits)."""
-        scalars = [Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
-        self._append(Event(step=step, summary=Summary(value=scalars)))
+        event = Event(step=step)
+        for tag, value in values.items():
+            event.summary.value.add(tag=tag, simple_value=value)  # in place: protobuf copies a message that it is given
+        self._append(event)
         self._last_steps.update(dict.fromkeys(values, step))
 
     def show(self, step: int, exhibits: Sequence[Exhibit]) -> None:

@@ -46,10 +46,9 @@ class Deferred:
         """Packs the 0-dimensional tensors, all on one device, into one of fp64 and starts one copy to pinned memory."""
         self._event: torch.cuda.Event | None = None
         self._values: list[float] | None = None
-        if all(scalar.device.type == "cpu" for scalar in scalars):
-            self._values = [
-                float(scalar.detach()) for scalar in scalars
-            ]  # nothing to wait for, and cheaper than packing
+        if all(scalar.is_cpu for scalar in scalars):
+            # Nothing to wait for, and cheaper than packing.
+            self._values = [float(scalar.item()) for scalar in scalars]
         else:
             packed = torch.stack([scalar.detach().to(torch.float64) for scalar in scalars])
             self._host = torch.empty(packed.shape, dtype=packed.dtype, pin_memory=True)
