@@ -72,7 +72,7 @@ LINES = (
     Line("dot-at-end", "train.=5", "train.", "words joined by dots"),
     Line("escaped-dot", r"train.a\.b=2", r"train.a\.b", "words joined by dots"),
     Line("added", "+train.seed=3", "train.seed", "type train.seed=3"),
-    Line("added-typo", "+train.stepz=3", "train.stepz", "did you mean train.steps?"),
+    Line("added-typo", "+train.stepz=3", "train.stepz", "did you mean train.steps or"),
     Line("added-forced", "++foo=1", "foo", "all keys"),
     Line("added-group", "+model=mlp", "model", "type model=mlp"),
     Line("deleted-key", "~train.steps", "train.steps", "give it another value"),
@@ -217,7 +217,7 @@ LINES = (
     # Sweeps.
     Line("sweep-option", "-m precision=fp31,fp32", "precision", "did you mean fp32?"),
     Line("sweep-type", "-m train.seed=1,x", "train.seed", "an integer at least 0"),
-    Line("sweep-key", "-m train.stepz=1,2", "train.stepz", "did you mean train.steps?"),
+    Line("sweep-key", "-m train.stepz=1,2", "train.stepz", "did you mean train.steps or"),
     Line("sweep-folder", "-m run.dir=a,b", "run.dir", "give one"),
     Line("sweep-resume", "-m resume=last train.seed=1,2", "resume", "without -m"),
     Line("sweep-interval", "-m optimizer.lr=interval(0,1)", "optimizer.lr", "list them"),

@@ -93,7 +93,7 @@ def test_swallowed_signal_before_the_loop_still_ends_the_run(work: Path, monkeyp
     """TensorBoard's writer takes any error for its own; the request must outlive that."""
     from trainer4090.report import tensorboard
 
-    monkeypatch.setattr(tensorboard, "layout", lambda: signal.raise_signal(signal.SIGTERM))
+    monkeypatch.setattr(tensorboard, "layout", lambda tags: signal.raise_signal(signal.SIGTERM))
     assert runs.train(work, *MLP) == 143
     assert steps_of(work) == [] and runs.result(work)["steps"] == 0
 
