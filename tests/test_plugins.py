@@ -48,7 +48,7 @@ def test_a_run_of_nothing_but_own_parts(capsys: pytest.CaptureFixture[str]) -> N
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["list", "model"], "net                My network."),
+        (["list", "model"], "net                  My network."),
         (["list"], "rings"),
         (["--help"], "margin"),
         (["--cfg", "job", "model=net", "model.width=3"], "width: 3"),
