@@ -83,7 +83,7 @@ from trainer4090.data import DATA
 from trainer4090.losses import LOSSES
 LOSSES.names()
 fields = {{"image_folder": {{"path": {str(tmp_path)!r}}}}}
-for name in {{*DATA.names()}} - {{"cifar10"}}:  # its files are not ours to give
+for name in {{*DATA.names()}} - {{"cifar10", "tokens"}}:  # their files are not ours to give
     DATA.get(name).traits(DATA.get(name).config(**fields.get(name, {{}})))
 assert 'torch' not in sys.modules
 """
