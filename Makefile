@@ -40,6 +40,7 @@ test-full: $(VENV)/.installed-test
 bench: $(VENV)/.installed-test
 	$(BIN)/python -m benchmarks.overhead
 	$(BIN)/python -m benchmarks.loader
+	$(BIN)/python -m benchmarks.tokens
 
 docs: $(VENV)/.installed-test
 	$(BIN)/python -m pytest tests/test_docs.py

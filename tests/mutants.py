@@ -45,7 +45,8 @@ MUTANTS = {
         LOCAL, "        self._update.unscale(gradients)\n", "        self._clip(gradients)\n"
         "        self._update.unscale(gradients)\n", f"{CLIPS_ONCE}[scaled-1]"),
     "clip_per_micro_batch": Mutant(
-        LOCAL, "            loss_sums.append(", "            self._clip(self._gradients())\n            loss_sums.append(",
+        LOCAL, "            loss_sums.append(",
+        "            self._clip(self._gradients())\n            loss_sums.append(",
         f"{CLIPS_ONCE}[plain-2]"),
     "gradients_kept": Mutant(LOCAL, "self._optimizer.zero_grad(set_to_none=True)", "pass", TAIL),
     "unused_parameter_accepted": Mutant(

@@ -178,6 +178,10 @@ def test_malformed_recipe_as_typed(file: File, mine: Path, tmp_path: Path, witho
     ("words", "expected"),
     [
         (["--help"], "groups and their options"),
+        (["train", "--help"], "groups and their options"),
+        (["predict", "--help"], "top=1"),
+        (["data", "prepare", "-h"], "tokenizer=characters"),
+        (["generate", "--help"], "temperature=0.8"),
         (["--version"], "."),
         (["list"], "precision"),
         (["list", "precision"], "dynamic loss scaling"),
@@ -186,7 +190,20 @@ def test_malformed_recipe_as_typed(file: File, mine: Path, tmp_path: Path, witho
         (["plan", "-c", "job"], "task: plan"),
         (["plan", "card=rtx4090"], "NVIDIA GeForce RTX 4090"),
     ],
-    ids=["help", "version", "list", "list-group", "cfg", "cfg-equals", "cfg-plan", "plan"],
+    ids=[
+        "help",
+        "help-train",
+        "help-predict",
+        "help-prepare",
+        "help-generate",
+        "version",
+        "list",
+        "list-group",
+        "cfg",
+        "cfg-equals",
+        "cfg-plan",
+        "plan",
+    ],
 )
 def test_answers_without_torch(words: list[str], expected: str, tmp_path: Path, without_torch: dict[str, str]) -> None:
     done, cpu_s = timed(words, tmp_path, without_torch)

@@ -58,7 +58,8 @@ def dispatch(words: list[str]) -> int:
     """
     words, given = _with_plugins(words), words
     if any(word in _HELP for word in words):
-        print(help.text())
+        verb = next((verb for size in (2, 1) if (verb := VERBS.get(" ".join(words[:size])))), None)
+        print(help.of_verb(verb) if verb is not None and verb.has_options else help.text())
         return 0
     if "--version" in words:
         print(__version__)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from trainer4090 import paths
-from trainer4090.verbs import VERBS
+from trainer4090.schema import describe, field_types
+from trainer4090.verbs import VERBS, Verb
 
 _KEYS = {
     "train.steps / train.epochs": "length; give one and set the other to null",
@@ -31,6 +32,17 @@ def text() -> str:
     lines += ["", "keys used most (all of them: --cfg job):", *_table(_KEYS), "", "flags:", *_table(_FLAGS), ""]
     lines += ["example: trainer4090 precision=amp memory=checkpoint train.micro_batch=32"]
     return "\n".join(lines)
+
+
+def of_verb(verb: Verb) -> str:
+    """The keys of a verb that has its own, with their defaults and what each allows."""
+    options = verb.options()
+    defaults = options()
+    rows = {
+        f"{name}={'null' if (value := getattr(defaults, name)) is None else value}": describe(annotation)
+        for name, annotation in field_types(options).items()
+    }
+    return "\n".join([f"usage: trainer4090 {verb.name} {verb.usage}", "", verb.help, "", *_table(rows)])
 
 
 def _table(rows: dict[str, str]) -> list[str]:

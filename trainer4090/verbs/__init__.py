@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -14,11 +15,19 @@ class Verb:
     name: str
     usage: str
     help: str
+    has_options: bool = False
+    """Its words are keys of its own, a record `Options` in its module, instead of overrides of a run."""
 
     def run(self, words: Sequence[str]) -> int:
         """Do it with the words that follow; the exit code."""
-        module = self.name.replace(" ", "_")
-        return importlib.import_module(f"trainer4090.verbs.{module}_verb").run(list(words))
+        return self._module().run(list(words))
+
+    def options(self) -> type:
+        """The record of its own keys."""
+        return self._module().Options
+
+    def _module(self) -> Any:
+        return importlib.import_module(f"trainer4090.verbs.{self.name.replace(' ', '_')}_verb")
 
 
 VERBS = {
@@ -35,12 +44,19 @@ VERBS = {
             "predict",
             "input=PATH [run=PATH] [checkpoint=PATH] [out=FILE.csv]",
             "classify an image, or a folder of images",
+            has_options=True,
         ),
         Verb(
-            "generate", "[run=PATH] [checkpoint=PATH] [prompt=TEXT] [tokens=N]", "continue a text with a trained model"
+            "generate",
+            "[run=PATH] [checkpoint=PATH] [prompt=TEXT] [tokens=N]",
+            "continue a text with a trained model",
+            has_options=True,
         ),
         Verb(
-            "data prepare", "[source=TEXT] out=FOLDER [tokenizer=bpe]", "make token files for data=tokens from a text"
+            "data prepare",
+            "[source=TEXT] out=FOLDER [tokenizer=bpe]",
+            "make token files for data=tokens from a text",
+            has_options=True,
         ),
         Verb("list", "[GROUP]", "list the groups, or the options of one with a line of help each"),
     )
