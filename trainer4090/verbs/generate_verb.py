@@ -19,7 +19,7 @@ from trainer4090.schema import Count, NonNegativeFloat, PositiveInt, Range
 from trainer4090.signals import ending
 from trainer4090.spec import DeviceWord
 from trainer4090.trained import Trained
-from trainer4090.verbs.options import read_options
+from trainer4090.verbs.options import read_options, to_stderr
 
 _START = "\n"
 """What a text without a prompt comes after, where the vocabulary has it."""
@@ -50,12 +50,12 @@ def run(words: Sequence[str]) -> int:
     """
     options = read_options(words, Options)
     out = None if options.out is None else _new_file(Path(options.out))
-    file = trained.find(options.run, options.checkpoint, _to_stderr)
+    file = trained.find(options.run, options.checkpoint, to_stderr)
     with ending("stopped", "what was generated stands above"):
-        model = trained.load(file, options.device, _to_stderr)
+        model = trained.load(file, options.device, to_stderr)
         token_format = _format(options, model, file)
         prompt = _prompt(options.prompt, token_format)
-        _to_stderr(f"{file} (update {model.step}) on {model.device}")
+        to_stderr(f"{file} (update {model.step}) on {model.device}")
         pieces: list[str] = []
         try:
             for piece in _pieces(options, model, token_format, prompt):
@@ -132,8 +132,3 @@ def _show(text: str) -> None:
     # A terminal of a narrower encoding shows a mark where it lacks a character.
     encoding = sys.stdout.encoding or "utf-8"
     print(text.encode(encoding, "replace").decode(encoding), end="", flush=True)
-
-
-def _to_stderr(text: str) -> None:
-    """Notices stay out of what is generated, so that the output can be a file."""
-    print(text, file=sys.stderr, flush=True)

@@ -1,8 +1,9 @@
-"""Words of a verb that is no run: `key=value`, read as strictly as a configuration."""
+"""Words of a verb that is no run, `key=value` read as strictly as a configuration, and where its notices go."""
 
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Sequence
 from typing import Any, TypeVar, get_args
 
@@ -53,3 +54,8 @@ def _value(key: str, text: str, annotation: Any, problems: list[Problem]) -> Any
 def names(options_type: type) -> tuple[str, ...]:
     """The keys that `read_options` takes, in their order."""
     return tuple(field.name for field in dataclasses.fields(options_type))
+
+
+def to_stderr(text: str) -> None:
+    """Print a notice beside a verb's output, which may be a file or the input of another program."""
+    print(text, file=sys.stderr, flush=True)

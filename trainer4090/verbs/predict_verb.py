@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from trainer4090.signals import ending
 from trainer4090.spec import DeviceWord
 from trainer4090.trained import Trained
 from trainer4090.traits import LossTraits
-from trainer4090.verbs.options import read_options
+from trainer4090.verbs.options import read_options, to_stderr
 
 Layout = Literal["csv", "jsonl"]
 _MANY = 20
@@ -57,12 +56,12 @@ def run(words: Sequence[str]) -> int:
     options = read_options(words, Options)
     paths = _images(options.input)
     layout, out = _layout(options), None if options.out is None else _output(Path(options.out))
-    file = trained.find(options.run, options.checkpoint, _to_stderr)
+    file = trained.find(options.run, options.checkpoint, to_stderr)
     unreadable: dict[str, str] = {}
     with ending("stopped", "no file was written" if out else "what was predicted stands above"):
-        model = trained.load(file, options.device, _to_stderr)
+        model = trained.load(file, options.device, to_stderr)
         rows = _rows(options, model, _format(model, file), paths, unreadable)
-        _to_stderr(f"{file} (update {model.step}) on {model.device}: {len(paths):,} images")
+        to_stderr(f"{file} (update {model.step}) on {model.device}: {len(paths):,} images")
         with nullcontext() if out is None else replacing(out) as binary:
             for line in _lines(rows, layout):
                 if binary is None:
@@ -179,8 +178,3 @@ def _problems(unreadable: dict[str, str]) -> list[Problem]:
     if rest:
         problems.append(Problem("input", f"{rest} more files are unreadable", "their rows are left out"))
     return problems
-
-
-def _to_stderr(text: str) -> None:
-    """Notices stay out of the rows, so that the output can be a file."""
-    print(text, file=sys.stderr, flush=True)
