@@ -17,6 +17,7 @@ from test_models import WithoutMemory, assert_chain, images, traits
 
 from trainer4090.errors import ConfigError, MachineError
 from trainer4090.loop import evaluate
+from trainer4090.models import classifiers
 from trainer4090.models import timm as entry
 from trainer4090.models.networks.chain import find_chain
 from trainer4090.records import Model
@@ -103,12 +104,12 @@ def test_refusals(words: tuple[str, ...], named: str) -> None:
 
 
 def test_without_timm(monkeypatch: pytest.MonkeyPatch) -> None:
-    entry.families.cache_clear()
-    monkeypatch.setattr(entry.importlib.util, "find_spec", lambda name: None)
+    classifiers.cache_clear()
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(MachineError, match=re.escape("timm is not installed; pip install 'trainer4090[timm]'")):
         plan_of("model=timm")
     monkeypatch.undo()
-    entry.families.cache_clear()
+    classifiers.cache_clear()
 
 
 def test_planning_imports_neither_torch_nor_timm(tmp_path: Path) -> None:

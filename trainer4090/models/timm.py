@@ -6,17 +6,14 @@ was found by building all of its models once; `tests/test_timm.py` does so again
 
 from __future__ import annotations
 
-import functools
-import importlib.util
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from trainer4090.errors import ConfigError, MachineError, Problem
-from trainer4090.models import MODELS, explicit, filled
+from trainer4090.errors import ConfigError, Problem
+from trainer4090.models import MODELS, classifiers, explicit, family_of, filled
 from trainer4090.records import Model
-from trainer4090.schema import Auto, PositiveInt, suggestion
+from trainer4090.schema import Auto, PositiveInt
 from trainer4090.traits import DataTraits, ModelTraits
 
 
@@ -46,7 +43,6 @@ WITH_RANDOM_OPS = _words(
     "swin_transformer_v2 swin_transformer_v2_cr tiny_vit vision_transformer_relpos"
 )
 """Dropout or stochastic depth at timm's defaults."""
-REGISTRATION = re.compile(r"^@register_model\n(?:@.*\n)*def (\w+)\(", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -57,18 +53,13 @@ class Config:
     num_classes: Auto | PositiveInt = "auto"
 
 
-@functools.cache
 def families() -> dict[str, str]:
-    """Architecture -> the file of `timm/models` that defines it.
+    """Architecture -> the file of `timm/models` that defines it, for all classifiers.
 
     Raises:
         MachineError: timm is not installed.
     """
-    package = importlib.util.find_spec("timm")
-    if package is None or package.origin is None:
-        raise MachineError(Problem("model.name", "timm is not installed", "pip install 'trainer4090[timm]'"))
-    files = sorted((Path(package.origin).parent / "models").glob("*.py"))
-    return {arch: file.stem for file in files for arch in REGISTRATION.findall(file.read_text(encoding="utf-8"))}
+    return classifiers("timm", "@register_model", "pip install 'trainer4090[timm]'")
 
 
 def traits(config: Config) -> ModelTraits:
@@ -78,11 +69,7 @@ def traits(config: Config) -> ModelTraits:
         ConfigError: timm has no such classifier.
         MachineError: timm is not installed.
     """
-    known = families()
-    if config.arch not in known:
-        remedy = suggestion(config.arch, known, "architectures")
-        raise ConfigError(Problem("model.arch", f"unknown architecture {config.arch!r}", remedy))
-    family = known[config.arch]
+    family = family_of(config.arch, families())
     return ModelTraits(
         kind="images",
         batch_norm=family not in WITHOUT_BATCH_NORM and not NAMED_WITHOUT_BATCH_NORM.search(config.arch),

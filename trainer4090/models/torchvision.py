@@ -5,18 +5,14 @@ The names and the families come from torchvision's source text, so that a wrong 
 
 from __future__ import annotations
 
-import functools
-import importlib.util
-import re
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from trainer4090.errors import ConfigError, MachineError, Problem
-from trainer4090.models import MODELS, explicit, filled, nearest_multiples
+from trainer4090.errors import ConfigError, Problem
+from trainer4090.models import MODELS, classifiers, explicit, family_of, filled, nearest_multiples
 from trainer4090.records import Model
-from trainer4090.schema import Auto, PositiveInt, suggestion
+from trainer4090.schema import Auto, PositiveInt
 from trainer4090.traits import DataTraits, ModelTraits
 
 # Families are torchvision's files; one that is in no set has BatchNorm, random ops and gains from channels_last.
@@ -28,7 +24,6 @@ WITHOUT_RANDOM_OPS = {"densenet", "regnet", "resnet", "shufflenetv2", "vision_tr
 WITHOUT_CHANNELS_LAST = {"maxvit", "swin_transformer", "vision_transformer"}
 """Their time is in matrix products over tokens. ConvNeXt is not among them: its LayerNorm permutes to channels last
 and back, so its activations are in that format anyway and weights in the other one would be converted every time."""
-REGISTRATION = re.compile(r"^@register_model\(\)\n(?:@.*\n)*def (\w+)\(", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -39,18 +34,13 @@ class Config:
     num_classes: Auto | PositiveInt = "auto"
 
 
-@functools.cache
 def families() -> dict[str, str]:
     """Architecture -> the file of `torchvision/models` that defines it, for all classifiers.
 
     Raises:
         MachineError: torchvision is not installed.
     """
-    package = importlib.util.find_spec("torchvision")
-    if package is None or package.origin is None:
-        raise MachineError(Problem("model.name", "torchvision is not installed", "pip install torchvision"))
-    files = sorted((Path(package.origin).parent / "models").glob("*.py"))
-    return {arch: file.stem for file in files for arch in REGISTRATION.findall(file.read_text(encoding="utf-8"))}
+    return classifiers("torchvision", "@register_model()", "pip install torchvision")
 
 
 def traits(config: Config) -> ModelTraits:
@@ -59,11 +49,7 @@ def traits(config: Config) -> ModelTraits:
     Raises:
         ConfigError: torchvision has no such classifier.
     """
-    known = families()
-    if config.arch not in known:
-        remedy = suggestion(config.arch, known, "architectures")
-        raise ConfigError(Problem("model.arch", f"unknown architecture {config.arch!r}", remedy))
-    family = known[config.arch]
+    family = family_of(config.arch, families())
     plain_vgg = family == "vgg" and not config.arch.endswith("_bn")
     return ModelTraits(
         kind="images",
