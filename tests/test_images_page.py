@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from pathlib import Path
 
 import pages
@@ -23,12 +24,13 @@ def check(folder: Path, printed: list[str]) -> None:
     (plan, trained, evaluated, _, elsewhere, _, resumed, swept) = by_command.values()
     assert "eight 24, five 24," in plan and "held out: val/" in plan
     assert "eval accuracy" in trained.splitlines()[-1] and "evaluation split" in evaluated
-    assert "eval accuracy" in elsewhere
     with (folder / "answers.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 40
     right = [row["file"].split("/")[2] == row["class"] for row in rows]
-    assert sum(right) >= 20, "chance is 4"
+    accuracy = re.search(r"eval accuracy ([\d.]+)", elsewhere) or pytest.fail(elsewhere)
+    assert sum(right) / 40 == pytest.approx(float(accuracy[1]), abs=1e-4), "predict and evaluate agree"
+    assert sum(right) >= 8, "chance is 4"
     assert "going on from" in resumed and "done: 120 updates" in resumed
     assert "sweep: 4 jobs, 0 failed" in swept
 
