@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 import runs
+import yaml
 from runs import COMMON
 
-from trainer4090 import checkpoint_file
+from trainer4090 import checkpoint_file, resume
+from trainer4090.disk import write_text
 
 MLP = (*COMMON, "model=mlp", "model.hidden=[16]", "schedule=constant")
 SAVES = "train.checkpoint_every=10"
@@ -191,6 +193,20 @@ def test_overrides_are_kept_and_the_newest_wins(work: Path) -> None:
         assert runs.train(work, "resume=last", "run.dir=run", f"train.steps={steps}", f"train.log_every={every}") == 0
     expected = [word.replace("steps=40", "steps=23").replace("log_every=5", "log_every=3") for word in first]
     assert (work / "run/overrides.txt").read_text().splitlines() == expected
+
+
+@pytest.mark.parametrize("word", ["a=1", 'a="b\nc"', "a='b\r\nc'", 'a="\u2028\\n"', "a=\u00e9", 'a=\x0b"'], ids=repr)
+def test_overrides_survive_their_file(word: str, tmp_path: Path) -> None:
+    write_text(tmp_path / "overrides.txt", resume.overrides_text([word, "b=2"]))
+    assert resume.overrides_of(tmp_path) == [word, "b=2"]
+
+
+def test_a_value_with_a_line_break_is_resumed(work: Path) -> None:
+    words = (*(word for word in MLP if not word.startswith("run.dir")), "run.dir=broken", 'run.name="two\nlines"')
+    assert runs.train(work, *words) == 0
+    assert runs.train(work, "resume=last", "run.dir=broken", "train.steps=44") == 0
+    assert json.loads((work / "broken/result.json").read_text(encoding="utf-8"))["steps"] == 44
+    assert yaml.safe_load((work / "broken/spec.yaml").read_text())["run"]["name"] == "two\nlines"
 
 
 LENGTHS: dict[str, tuple[tuple[str, ...], int]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from trainer4090.traits import DataTraits
 KEPT_SECTIONS = ("model", "data", "loss", "schedule")
 KEPT_KEYS = ("train.seed", "train.batch_size", "train.best_by", "optimizer.name", "optimizer.layer_decay")
 FREE_KEYS = ("data.num_workers",)
+_BREAKS = {"\n", "\r"}
 
 
 def check(folder: Path, spec: RunSpec) -> None:
@@ -77,7 +79,15 @@ def check_samples(saved: Mapping[str, Any], data: DataTraits) -> None:
 def overrides_of(folder: Path) -> list[str]:
     """The overrides that the run was started with; its own words come before those of the resuming command line."""
     path = folder / "overrides.txt"
-    return path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    if not path.is_file():
+        return []
+    lines = path.read_bytes().decode().split("\n")[:-1]
+    return [json.loads(line) if line.startswith('"') else line for line in lines]
+
+
+def overrides_text(words: Sequence[str]) -> str:
+    """Content of `overrides.txt`: a line each, as it was typed; one that holds a line break as a JSON string."""
+    return "".join(f"{json.dumps(word) if _BREAKS & {*word} else word}\n" for word in words)
 
 
 def joined(earlier: Sequence[str], words: Sequence[str]) -> list[str]:

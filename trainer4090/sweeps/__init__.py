@@ -13,7 +13,7 @@ from typing import Any, final
 
 from omegaconf import DictConfig
 
-from trainer4090 import parse, run_folder, worker
+from trainer4090 import parse, resume, run_folder, worker
 from trainer4090.composition import overrides, settle
 from trainer4090.disk import write_json, write_text
 from trainer4090.errors import TrainerError, exit_code_of, lines_of
@@ -95,7 +95,7 @@ class Sweep:
         spec = parse.parse(settle(compose(placed)).tree)
         run_folder.claim(folder)
         write_text(folder / "spec.yaml", dump(spec))
-        write_text(folder / "overrides.txt", "".join(f"{word}\n" for word in words))
+        write_text(folder / "overrides.txt", resume.overrides_text(words))
         return spec
 
     def _spawn(self, folder: Path) -> tuple[int, str]:

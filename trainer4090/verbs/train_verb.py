@@ -112,7 +112,7 @@ def _save_start(plan: Plan, folder: Path, overrides: Sequence[str]) -> None:
     (folder / "result.json").unlink(missing_ok=True)  # of an earlier start: this one has no result yet
     texts = {
         "spec.yaml": dump(plan.spec),
-        "overrides.txt": "".join(f"{word}\n" for word in overrides),
+        "overrides.txt": resume.overrides_text(overrides),
         "plan.txt": f"{plan.describe()}\n",
     }
     for name, text in texts.items():
