@@ -48,6 +48,12 @@ MUTANTS = {
         LOCAL, "            loss_sums.append(",
         "            self._clip(self._gradients())\n            loss_sums.append(",
         f"{CLIPS_ONCE}[plain-2]"),
+    "loss_read_without_its_division": Mutant(
+        "executors/base.py", "total / self.num_targets for", "total for",
+        "test_golden.py::test_losses_of_a_hundred_updates[mlp]"),
+    "an_ignored_target_counted": Mutant(
+        "losses/cross_entropy.py", "targets.min()) > config", "targets.min()) >= config",
+        "test_losses.py::test_cross_entropy_is_its_definition[ignored]"),
     "gradients_kept": Mutant(LOCAL, "self._optimizer.zero_grad(set_to_none=True)", "pass", TAIL),
     "unused_parameter_accepted": Mutant(
         LOCAL, "        if missing:", "        if False:", "test_parameters.py::test_an_unused_parameter_is_named"),
