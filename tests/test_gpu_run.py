@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import runs
 import torch
+from conftest import run_of
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from trainer4090 import checkpoint_file, loop
 from trainer4090.log_point import LogPoints
@@ -20,7 +22,15 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"),
 ]
 
-CNN = ("device=cuda", *(word for word in runs.CNN if not word.startswith("device")))
+
+def on_gpu(words: tuple[str, ...]) -> tuple[str, ...]:
+    return ("device=cuda", *(word for word in words if not word.startswith("device")))
+
+
+CNN = on_gpu(runs.CNN)
+IMAGES = (*on_gpu(runs.IMAGES), runs.WORKERS, "data.mean=[120,115,105]")
+"""Pinned pairs of images and flips from worker processes, and a normalisation with its own numbers a channel."""
+FROZEN = (*CNN, "model.freeze=[blocks.0]")
 PRECISIONS = ("fp32", "amp", "bf16")
 
 
@@ -42,6 +52,17 @@ def test_steady_loop_never_waits_for_the_device(
     work: Path, monkeypatch: pytest.MonkeyPatch, precision: str, words: tuple[str, ...]
 ) -> None:
     """From the third update on; log points are among them. An evaluation or a save may wait."""
+    assert_never_waits(work, monkeypatch, *CNN, f"precision={precision}", *words)
+
+
+@pytest.mark.parametrize("words", [IMAGES, FROZEN], ids=["images", "frozen"])
+def test_steady_loop_never_waits_for_what_users_bring(
+    work: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    assert_never_waits(work, monkeypatch, *words)
+
+
+def assert_never_waits(work: Path, monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
     update = loop._update
 
     def strict(run: Any, batches: Any, points: LogPoints, progress: loop.Progress) -> Any:
@@ -53,7 +74,7 @@ def test_steady_loop_never_waits_for_the_device(
             torch.cuda.set_sync_debug_mode("default")
 
     monkeypatch.setattr(loop, "_update", strict)
-    assert runs.train(work, *CNN, f"precision={precision}", "train.log_every=2", "train.eval_every=99", *words) == 0
+    assert runs.train(work, *words, "train.log_every=2", "train.eval_every=99") == 0
     assert len(runs.metrics(work)) == 20
 
 
@@ -91,6 +112,39 @@ def test_resume_is_exact(tmp_path: Path, precision: str) -> None:
         )
         assert runs.train(lost, "resume=run") == 0
     assert runs.differences(runs.outcome(lost), runs.outcome(whole)) != []
+
+
+@pytest.mark.parametrize("words", [IMAGES, FROZEN], ids=["images", "frozen"])
+def test_resume_is_exact_for_what_users_bring(tmp_path: Path, words: tuple[str, ...]) -> None:
+    words = (*words, "train.checkpoint_every=7", "train.deterministic=true")
+    whole, part = (runs.new_folder(tmp_path / name) for name in ("whole", "part"))
+    assert runs.train(whole, *words) == 0
+    with runs.signalled(29):
+        assert runs.train(part, *words) == 143
+    assert runs.train(part, "resume=run") == 0
+    assert runs.differences(runs.outcome(part), runs.outcome(whole)) == []
+
+
+def test_frozen_parts_stay(work: Path) -> None:
+    start = dict(run_of(*runs.CNN).executor.forward.module.named_parameters())
+    assert runs.train(work, *FROZEN) == 0
+    trained = runs.state(work)["executor"]["model"]
+    moved = {name for name, parameter in start.items() if not torch.equal(parameter.detach(), trained[name].cpu())}
+    assert moved == {name for name in start if not name.startswith("blocks.0.")}
+
+
+@pytest.mark.parametrize(("words", "kind"), [(IMAGES, "images"), (on_gpu(runs.GPT), "tensors")], ids=["images", "text"])
+def test_samples_are_shown_and_training_goes_on_as_if_nobody_had_looked(
+    tmp_path: Path, words: tuple[str, ...], kind: str
+) -> None:
+    outcomes = []
+    for number in (0, 2):
+        folder = runs.new_folder(tmp_path / str(number))
+        assert runs.train(folder, *words, f"train.log_samples={number}", "train.deterministic=true") == 0
+        outcomes.append(runs.outcome(folder))
+        shown = EventAccumulator(str(folder / "run/tb")).Reload().Tags()[kind]
+        assert len([tag for tag in shown if tag.startswith("samples/")]) == number
+    assert runs.differences(*outcomes) == []
 
 
 def test_exhausted_memory(work: Path, capsys: pytest.CaptureFixture[str], whole_memory: None) -> None:
