@@ -34,6 +34,8 @@ def _same_kernels() -> None:
     # Without it cuDNN may sum a gradient in another order each time.
     torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.deterministic = True
+    # torch's default; a run of precision=fp32 turns it off before it builds anything, which these tests do not.
+    torch.backends.cudnn.allow_tf32 = False
     torch._dynamo.reset()
 
 
