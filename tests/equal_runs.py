@@ -11,7 +11,8 @@ from torch import nn
 
 from trainer4090.build import Run
 from trainer4090.executors.average import Average
-from trainer4090.executors.local import Forward, LocalExecutor
+from trainer4090.executors.base import Forward
+from trainer4090.executors.local import LocalExecutor
 from trainer4090.executors.update import PlainUpdate, ScaledUpdate
 from trainer4090.precision import LossScale
 from trainer4090.records import Batch, Loss

@@ -18,9 +18,10 @@ class Mutant:
 
 
 LOCAL, UPDATE, BUILD = "executors/local.py", "executors/update.py", "build.py"
+BASE, GRAPH, STAGING = "executors/base.py", "executors/graph.py", "executors/staging.py"
 CHECKPOINT, RECOMPUTE = (
     "memory/checkpoint.py",
-    "recompute_in_backward(self._run, hidden, use_reentrant=False, context_fn",
+    "recompute_in_backward(self._run, hidden, **options)",
 )
 FREEZE, FIT = "finetune/freeze.py", "finetune/fit.py"
 ACCUMULATION = "test_accumulation.py::"
@@ -49,7 +50,7 @@ MUTANTS = {
         "            self._clip(self._gradients())\n            loss_sums.append(",
         f"{CLIPS_ONCE}[plain-2]"),
     "loss_read_without_its_division": Mutant(
-        "executors/base.py", "total / self.num_targets for", "total for",
+        BASE, "total / self.num_targets for", "total for",
         "test_golden.py::test_losses_of_a_hundred_updates[mlp]"),
     "an_ignored_target_counted": Mutant(
         "losses/cross_entropy.py", "targets.min()) > config", "targets.min()) >= config",
@@ -58,13 +59,13 @@ MUTANTS = {
     "unused_parameter_accepted": Mutant(
         LOCAL, "        if missing:", "        if False:", "test_parameters.py::test_an_unused_parameter_is_named"),
     "no_autocast": Mutant(
-        LOCAL, "        with self.context():", "        if True:",
+        BASE, "        with self.context():", "        if True:",
         "test_precision.py::test_where_each_dtype_is[bf16]"),
     "schedule_per_micro_batch": Mutant(
         UPDATE, "        return self._seeds[place]", "        self._applied += 1\n        return self._seeds[place]",
         "test_schedules.py::test_rates_are_counted_in_updates[2-cosine-fp32]"),
     "schedule_moved_by_a_skipped_update": Mutant(
-        UPDATE, "self._applied += applied.to(torch.int64)", "self._applied += 1", SKIPPED),
+        UPDATE, "self._rates.applied += applied.to(torch.int64)", "self._rates.applied += 1", SKIPPED),
     "average_moved_by_a_skipped_update": Mutant(
         UPDATE, "self._average.update(applied)", "self._average.update(applied=None)", SKIPPED),
     "overflow_applied": Mutant(UPDATE, ".found_inf = self._found_inf", ".found_inf = None", SKIPPED),
@@ -74,18 +75,40 @@ MUTANTS = {
     "scale_never_grows": Mutant(
         UPDATE, "2.0, 0.5, self", "1.0, 0.5, self",
         "test_update.py::test_the_scale_doubles_after_the_growth_interval_of_good_updates"),
+    "a_captured_update_reads_the_batch_that_it_was_captured_with": Mutant(
+        GRAPH, "        self.place.fill(inputs, targets)\n", "        if not self._num_targets:\n"
+        "            self.place.fill(inputs, targets)\n",
+        "test_graph.py::test_equals_the_same_kernels_uncaptured[mlp-plain-fp32]"),
+    "a_captured_update_divides_by_the_targets_that_it_was_captured_with": Mutant(
+        GRAPH, "            self.divisor.fill_(num_targets)\n", "            self.divisor.fill_(8)\n",
+        "test_graph.py::test_equals_the_same_kernels_uncaptured[mlp-plain-fp32]"),
+    "a_captured_rate_stands_still": Mutant(
+        UPDATE, "        self._rates.applied += 1\n", "",
+        "test_schedules.py::test_rates_are_counted_in_updates[1-cosine-graph]"),
+    "a_slot_written_while_it_is_read": Mutant(
+        STAGING, "            self._stream.wait_event(slot.free)\n", "",
+        "test_staging.py::test_every_update_reads_its_own_batch"),
+    "a_slot_read_before_it_is_written": Mutant(
+        STAGING, "        compute.wait_event(slot.arrived)\n", "",
+        "test_staging.py::test_every_update_reads_its_own_batch"),
+    "a_slot_freed_before_its_readers": Mutant(
+        STAGING, "(self._num_batches - 1) % NUM_SLOTS", "self._num_batches % NUM_SLOTS",
+        "test_staging.py::test_every_update_reads_its_own_batch"),
+    "copies_that_overlap_nothing": Mutant(
+        STAGING, "NUM_SLOTS = 2", "NUM_SLOTS = 1",
+        "test_staging.py::test_a_copy_overlaps_the_update_before"),
     "rate_read_on_the_host": Mutant(
-        UPDATE, "self._rates.take(torch.minimum(self._applied, self._last))",
-        "self._rates[torch.minimum(self._applied, self._last)]",
+        UPDATE, "self._rates.take(torch.minimum(self.applied, self._last))",
+        "self._rates[torch.minimum(self.applied, self._last)]",
         "test_update.py::test_an_update_reads_nothing_back[gpt-none-amp]"),
     "no_buffer_guard": Mutant(
         CHECKPOINT, "return nullcontext(), cloned_buffers(self.blocks)", "return nullcontext(), nullcontext()",
         "test_checkpointing.py::test_running_statistics_move_once_an_update[2]"),
     "reentrant": Mutant(
-        CHECKPOINT, f"{RECOMPUTE}=self._contexts)", "recompute_in_backward(self._run, hidden, use_reentrant=True)",
+        CHECKPOINT, RECOMPUTE, "recompute_in_backward(self._run, hidden, use_reentrant=True)",
         "test_checkpointing.py::test_blocks_after_a_frozen_one_are_trained[checkpoint]"),
     "random_state_not_restored": Mutant(
-        CHECKPOINT, RECOMPUTE, RECOMPUTE.replace("context_fn", "preserve_rng_state=False, context_fn"),
+        CHECKPOINT, '"preserve_rng_state": keep', '"preserve_rng_state": False',
         "test_checkpointing.py::test_equals_none_exactly[gpt-fp32-2]"),
     "nothing_recomputed": Mutant(
         CHECKPOINT, "if not torch.is_grad_enabled():", "if True:",
@@ -118,7 +141,7 @@ MUTANTS = {
         LOCAL, "nullcontext() if self.average is None else self.average.swapped_in()", "nullcontext()",
         "test_evaluation.py::test_the_averages_are_evaluated"),
     "frozen_statistics_move": Mutant(
-        LOCAL, "            module.eval()\n", "            pass\n",
+        BASE, "            module.eval()\n", "            pass\n",
         "test_freeze.py::test_frozen_stays_and_the_rest_moves_in_the_first_update[resnet-none]"),
     "frozen_statistics_move_after_an_evaluation": Mutant(
         LOCAL, "self.forward.set_training(was_training)", "self.forward.module.train(was_training)",

@@ -22,6 +22,7 @@ from PIL import Image
 from trainer4090 import checkpoint_file
 from trainer4090.__main__ import main
 from trainer4090.executors.local import LocalExecutor
+from trainer4090.log_point import LogPoints
 
 COMMON = (
     "device=cpu",
@@ -86,6 +87,25 @@ def signalled(*at_updates: int, number: int = signal.SIGTERM) -> Iterator[None]:
         yield
     finally:
         LocalExecutor.step = step  # type: ignore[method-assign]
+
+
+@contextmanager
+def signalled_after(num_points: int) -> Iterator[None]:
+    """Let this process get a SIGTERM inside the update that `LogPoints.count` counts as the last of `num_points`."""
+    count, calls = LogPoints.count, 0
+
+    def counting(self: LogPoints, num_items: int, waited_s: float) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == num_points:
+            signal.raise_signal(signal.SIGTERM)
+        count(self, num_items, waited_s)
+
+    LogPoints.count = counting  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        LogPoints.count = count  # type: ignore[method-assign]
 
 
 def train(folder: Path, *words: str) -> int:

@@ -31,6 +31,8 @@ CNN = on_gpu(runs.CNN)
 IMAGES = (*on_gpu(runs.IMAGES), runs.WORKERS, "data.mean=[120,115,105]")
 """Pinned pairs of images and flips from worker processes, and a normalisation with its own numbers a channel."""
 FROZEN = (*CNN, "model.freeze=[blocks.0]")
+GRAPH = (*CNN, "kernels=graph", "precision=amp")
+BROUGHT = {"images": IMAGES, "frozen": FROZEN, "graph": GRAPH, "graph-images": (*IMAGES, "kernels=graph")}
 PRECISIONS = ("fp32", "amp", "bf16")
 
 
@@ -55,7 +57,7 @@ def test_steady_loop_never_waits_for_the_device(
     assert_never_waits(work, monkeypatch, *CNN, f"precision={precision}", *words)
 
 
-@pytest.mark.parametrize("words", [IMAGES, FROZEN], ids=["images", "frozen"])
+@pytest.mark.parametrize("words", BROUGHT.values(), ids=BROUGHT)
 def test_steady_loop_never_waits_for_what_users_bring(
     work: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ) -> None:
@@ -114,12 +116,12 @@ def test_resume_is_exact(tmp_path: Path, precision: str) -> None:
     assert runs.differences(runs.outcome(lost), runs.outcome(whole)) != []
 
 
-@pytest.mark.parametrize("words", [IMAGES, FROZEN], ids=["images", "frozen"])
+@pytest.mark.parametrize("words", BROUGHT.values(), ids=BROUGHT)
 def test_resume_is_exact_for_what_users_bring(tmp_path: Path, words: tuple[str, ...]) -> None:
     words = (*words, "train.checkpoint_every=7", "train.deterministic=true")
     whole, part = (runs.new_folder(tmp_path / name) for name in ("whole", "part"))
     assert runs.train(whole, *words) == 0
-    with runs.signalled(29):
+    with runs.signalled_after(29):
         assert runs.train(part, *words) == 143
     assert runs.train(part, "resume=run") == 0
     assert runs.differences(runs.outcome(part), runs.outcome(whole)) == []

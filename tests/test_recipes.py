@@ -168,6 +168,7 @@ OTHER: dict[str, tuple[Any, Any]] = {
     "model.weights": ("one.pt", "other.pt"),
     "model.freeze": (["stem"], ["head"]),
     "optimizer.layer_decay": (0.5, 0.75),
+    "data.prefetch_stream": (False, True),
     "train.steps": (5, 6),
     "train.epochs": (5, 6),
     "train.batch_size": (32, 16),

@@ -95,7 +95,11 @@ def test_factors_are_fractions_of_the_peak(name: str, total: int) -> None:
     assert all(math.isfinite(factor) and 0 <= factor <= 1 + 1e-12 for factor in factors(schedule(name), total))
 
 
-PRECISION = {"fp32": ("precision=fp32",), "amp": ("precision=amp", "precision.initial_scale=64")}
+PRECISION = {
+    "fp32": ("precision=fp32",),
+    "amp": ("precision=amp", "precision.initial_scale=64"),
+    "graph": ("kernels=graph",),  # counted on the device
+}
 
 
 @pytest.mark.parametrize("precision", PRECISION)

@@ -14,9 +14,12 @@ from trainer4090.data import DATA, Data
 from trainer4090.data.pipeline.targets import check_targets
 from trainer4090.errors import ConfigError, Problem
 from trainer4090.executors.average import Average
-from trainer4090.executors.local import Forward, LocalExecutor
+from trainer4090.executors.base import Executor, Forward
+from trainer4090.executors.graph import CudaCapture, GraphExecutor, Uncaptured, capturable
+from trainer4090.executors.local import LocalExecutor
+from trainer4090.executors.staging import Staging
 from trainer4090.executors.tensors import map_tensors
-from trainer4090.executors.update import PlainUpdate, ScaledUpdate, Update
+from trainer4090.executors.update import CountedUpdate, PlainUpdate, ScaledUpdate, Update
 from trainer4090.finetune.depth import depths
 from trainer4090.finetune.freeze import freeze
 from trainer4090.finetune.start import start_from
@@ -41,7 +44,7 @@ class Run:
     device: torch.device
     data: Data
     loss: Loss
-    executor: LocalExecutor
+    executor: Executor
     flops_per_sample: float | None
     """Forward and backward of the bare model, None when they cannot be counted."""
 
@@ -86,10 +89,24 @@ def build(
     return Run(plan, device, data, loss, executor, flops)
 
 
-def _executor(plan: Plan, forward: Forward, loss: Loss, blocks: tuple[str, ...]) -> LocalExecutor:
+def _executor(plan: Plan, forward: Forward, loss: Loss, blocks: tuple[str, ...]) -> Executor:
+    on_gpu = forward.device.type == "cuda"
+    staging = Staging(forward.device) if on_gpu and plan.spec.feed.prefetch_stream else None
+    local = _local_executor(plan, forward, loss, blocks, staging)
+    if not plan.kernels.graph:
+        return local
+    capture = CudaCapture(forward.device) if on_gpu else Uncaptured()
+    return GraphExecutor(local, plan.batching.batch_size, capture, staging)
+
+
+def _local_executor(
+    plan: Plan, forward: Forward, loss: Loss, blocks: tuple[str, ...], staging: Staging | None
+) -> LocalExecutor:
     module, decay = forward.module, plan.spec.ema.decay
     average = None if decay is None else Average(module, decay)
     optimizer = _optimizer(plan, module, blocks)
+    if plan.kernels.graph and forward.device.type == "cuda":
+        capturable(optimizer)
     return LocalExecutor(
         forward=forward,
         loss=loss,
@@ -98,6 +115,7 @@ def _executor(plan: Plan, forward: Forward, loss: Loss, blocks: tuple[str, ...])
         average=average,
         micro_batch=plan.batching.micro_batch,
         clip_norm=plan.spec.train.clip_norm,
+        move=staging,
     )
 
 
@@ -177,7 +195,8 @@ def _update(plan: Plan, optimizer: torch.optim.Optimizer, average: Average | Non
     peak = plan.optimizer.learning_rate
     rates = [peak * plan.schedule.factor(update, plan.horizon) for update in range(plan.horizon.total)]
     if plan.precision.loss_scale is None:
-        return PlainUpdate(optimizer, rates, average)
+        on_device = plan.kernels.graph
+        return CountedUpdate(optimizer, rates, average, device) if on_device else PlainUpdate(optimizer, rates, average)
     if not getattr(optimizer, "_step_supports_amp_scaling", False):  # torch's own mark of its fused kernels
         name = plan.spec.optimizer.name
         given = f"{name} cannot skip an overflowed update on the device, as precision={plan.spec.precision.name} needs"

@@ -116,6 +116,8 @@ class Plan:
         decay = self.spec.rates.layer_decay
         layers = "" if decay is None else f", each block {decay:g} times the rate of the next"
         steps.append(f"OPTIMIZER: {self.spec.optimizer.name}, {kind} kernels{reason}, schedule {schedule}{layers}")
+        if self.kernels.graph and self.card.device == "cuda":
+            steps.append("CAPTURE: the whole update as one CUDA graph, once for every shape of a whole batch")
         if self.spec.ema.decay is not None:
             steps.append(f"EMA: parameters averaged with decay {self.spec.ema.decay:g}, evaluated and saved")
         return [f"  step {number}        {step}" for number, step in enumerate(steps, start=1)]

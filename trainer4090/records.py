@@ -107,7 +107,7 @@ class Batching:
 def merge(group: str, named: Sequence[tuple[str, Record]], problems: list[Problem]) -> Record:
     """One record of a list axis from those of its options, in the order given.
 
-    Tuples are joined and settings added; any other field may be claimed by one option only, and an option that claims
+    Tuples are joined and settings added; any other field may be claimed with one value only, and an option that claims
     nothing (`none`, `eager`) stands alone.
     """
     names = [name for name, _ in named]
@@ -125,7 +125,7 @@ def merge(group: str, named: Sequence[tuple[str, Record]], problems: list[Proble
             merged[record_field.name] = sum((value for _, value in values), start=default)
             continue
         claims = [(name, value) for name, value in values if value != default]
-        if len(claims) > 1:
+        if any(value != claims[0][1] for _, value in claims):
             both = " and ".join(name for name, _ in claims)
             problems.append(Problem(group, f"{both} both decide {record_field.name}", "keep one of them"))
         merged[record_field.name] = claims[0][1] if claims else default

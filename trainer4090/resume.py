@@ -16,7 +16,7 @@ from trainer4090.traits import DataTraits
 
 KEPT_SECTIONS = ("model", "data", "loss", "schedule")
 KEPT_KEYS = ("train.seed", "train.batch_size", "train.best_by", "optimizer.name", "optimizer.layer_decay")
-FREE_KEYS = ("data.num_workers",)
+FREE_KEYS = ("data.num_workers", "data.prefetch_stream")
 _BREAKS = {"\n", "\r"}
 
 

@@ -82,9 +82,20 @@ class RatesSection:
     layer_decay: LayerDecay | None
 
 
+@dataclass(frozen=True)
+class FeedSection:
+    """Keys of `data` that every data set has: how its batches come to the device."""
+
+    prefetch_stream: bool
+
+
 PUBLISHERS = ("torchvision",)
 """Words of `model.weights` that are no path; a version may follow, as in `torchvision:IMAGENET1K_V2`."""
-SHARED_KEYS: dict[str, tuple[str, type]] = {"model": ("start", StartSection), "optimizer": ("rates", RatesSection)}
+SHARED_KEYS: dict[str, tuple[str, type]] = {
+    "model": ("start", StartSection),
+    "optimizer": ("rates", RatesSection),
+    "data": ("feed", FeedSection),
+}
 """Group -> field of `RunSpec` with the keys that stand beside those of the chosen option, whichever that is."""
 
 
@@ -124,6 +135,7 @@ class RunSpec:
     ema: EmaSection
     start: StartSection
     rates: RatesSection
+    feed: FeedSection
     precision: Choice
     memory: tuple[Choice, ...]
     kernels: tuple[Choice, ...]

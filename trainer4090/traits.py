@@ -59,6 +59,8 @@ class ModelTraits:
     """Gains from channels_last memory format on tensor cores (two-dimensional convolutions)."""
     blocks: bool = True
     """Has blocks that form a chain (see `Part`)."""
+    compiled_in_units: bool = False
+    """Compiled submodule by submodule (`Model.compile_units`): what is between them runs in eager."""
     num_outputs: int | None = None
     """Explicit number of classes or tokens; None follows the data."""
     published: str | None = None

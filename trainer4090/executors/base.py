@@ -2,12 +2,52 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 
+from trainer4090.executors.tensors import map_tensors
 from trainer4090.records import Batch
+
+
+@dataclass(frozen=True)
+class Forward:
+    """From a host batch to outputs on the device; training and evaluation share it."""
+
+    module: torch.nn.Module
+    prepare: Callable[[Any], Any]
+    """Last step before the module: dtype, normalisation, memory format."""
+    context: Callable[[], AbstractContextManager[Any]]
+    """Autocast or nothing."""
+    device: torch.device
+    frozen: tuple[torch.nn.Module, ...] = ()
+    """Submodules that are not trained: always in eval mode, so that BatchNorm keeps its statistics."""
+
+    def set_training(self, training: bool) -> None:
+        """Put the module in training or eval mode, all but what is frozen; nothing else may switch it."""
+        self.module.train(training)
+        for module in self.frozen:
+            module.eval()
+
+    def place(self, batch: Batch) -> tuple[Any, torch.Tensor]:
+        """(prepared inputs, targets) on the device."""
+        inputs, targets = self.moved(batch)
+        return self.prepare(inputs), targets
+
+    def moved(self, batch: Batch) -> tuple[Any, torch.Tensor]:
+        """(inputs as the data gives them, targets) on the device; pinned host tensors are copied without waiting."""
+        return map_tensors(self._moved, batch.inputs), self._moved(batch.targets)
+
+    def _moved(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor if tensor.device == self.device else tensor.to(self.device, non_blocking=True)
+
+    def __call__(self, inputs: Any) -> torch.Tensor:
+        """Outputs of the module for prepared inputs."""
+        with self.context():
+            return self.module(inputs)
 
 
 @dataclass(frozen=True)
@@ -38,6 +78,15 @@ class StepOutput:
 
 class Executor(Protocol):
     """Owns one update: micro-batches, scaling, clipping, optimizer, schedule, average."""
+
+    @property
+    def forward(self) -> Forward:
+        """From a batch to outputs, as training and evaluation both do it."""
+        ...
+
+    def evaluating(self) -> AbstractContextManager[None]:
+        """Eval mode, averaged parameters where there are some, and no gradients inside the block."""
+        ...
 
     def step(self, batch: Batch, observe: bool) -> StepOutput:
         """Make one update; with `observe` also compute what only a log point needs."""

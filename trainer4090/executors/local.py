@@ -3,50 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext
 from typing import Any, final
 
 import torch
 
 from trainer4090.errors import ConfigError, Problem
 from trainer4090.executors.average import Average
-from trainer4090.executors.base import StepOutput
+from trainer4090.executors.base import Forward, StepOutput
 from trainer4090.executors.tensors import map_tensors
 from trainer4090.executors.update import Update
 from trainer4090.records import Batch, Loss
 
-
-@dataclass(frozen=True)
-class Forward:
-    """From a host batch to outputs on the device; training and evaluation share it."""
-
-    module: torch.nn.Module
-    prepare: Callable[[Any], Any]
-    """Last step before the module: dtype, normalisation, memory format."""
-    context: Callable[[], AbstractContextManager[Any]]
-    """Autocast or nothing."""
-    device: torch.device
-    frozen: tuple[torch.nn.Module, ...] = ()
-    """Submodules that are not trained: always in eval mode, so that BatchNorm keeps its statistics."""
-
-    def set_training(self, training: bool) -> None:
-        """Put the module in training or eval mode, all but what is frozen; nothing else may switch it."""
-        self.module.train(training)
-        for module in self.frozen:
-            module.eval()
-
-    def place(self, batch: Batch) -> tuple[Any, torch.Tensor]:
-        """(inputs, targets) on the device; pinned host tensors are copied without waiting."""
-        return self.prepare(map_tensors(self._moved, batch.inputs)), self._moved(batch.targets)
-
-    def _moved(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor if tensor.device == self.device else tensor.to(self.device, non_blocking=True)
-
-    def __call__(self, inputs: Any) -> torch.Tensor:
-        """Outputs of the module for prepared inputs."""
-        with self.context():
-            return self.module(inputs)
+Move = Callable[[Batch], tuple[Any, torch.Tensor]]
+"""Batch -> (inputs as the data gives them, targets) on the device."""
 
 
 @final
@@ -62,9 +32,14 @@ class LocalExecutor:
         average: Average | None,
         micro_batch: int,
         clip_norm: float | None,
+        move: Move | None = None,
     ) -> None:
-        """`optimizer` holds exactly the parameters that are trained; `micro_batch` counts samples a forward."""
+        """`optimizer` holds exactly the parameters that are trained; `micro_batch` counts samples a forward.
+
+        `move`: how a training batch comes to the device, `forward.moved` unless given.
+        """
         self.forward = forward
+        self.move = forward.moved if move is None else move
         self.average = average
         self._loss = loss
         self._optimizer = optimizer
@@ -80,27 +55,29 @@ class LocalExecutor:
         Raises:
             ConfigError: a trained parameter gets no gradient (looked for at the first update).
         """
-        self._optimizer.zero_grad(set_to_none=True)
-        inputs, targets = self.forward.place(batch)
-        divisor = max(batch.num_targets, 1)
+        inputs, targets = self.move(batch)
+        num_targets = max(batch.num_targets, 1)
+        return self.update(inputs, targets, num_targets, num_targets, observe)
+
+    def update(
+        self, inputs: Any, targets: torch.Tensor, num_targets: int, divisor: int | torch.Tensor, observe: bool
+    ) -> StepOutput:
+        """Make one update from tensors on the device; `divisor` is `num_targets`, or that number on the device."""
+        self.release_gradients()
+        inputs = self.forward.prepare(inputs)
         loss_sums = []
-        for micro_inputs, micro_targets in self._micro_batches(inputs, targets):
+        for micro_inputs, micro_targets in micro_batches(inputs, targets, self._micro_batch):
             total = self._loss.total(self.forward(micro_inputs), micro_targets)
             total.backward(self._update.seed(total, divisor))
             loss_sums.append(total.detach())
         gradients = self._gradients()
         self._update.unscale(gradients)
         grad_norm = self._clip(gradients) if observe or self._clip_norm is not None else None
-        return self._update.apply(tuple(loss_sums), divisor, grad_norm)
+        return self._update.apply(tuple(loss_sums), num_targets, grad_norm)
 
-    def _micro_batches(self, inputs: Any, targets: torch.Tensor) -> Iterator[tuple[Any, torch.Tensor]]:
-        size = self._micro_batch
-        if len(targets) <= size:
-            yield inputs, targets
-            return
-        for start in range(0, len(targets), size):
-            micro_inputs = map_tensors(lambda tensor, start=start: tensor[start : start + size], inputs)
-            yield micro_inputs, targets[start : start + size]
+    def release_gradients(self) -> None:
+        """Forget the gradients of the update before, and with them their memory."""
+        self._optimizer.zero_grad(set_to_none=True)
 
     def _gradients(self) -> list[torch.Tensor]:
         if not self._checked:
@@ -156,3 +133,13 @@ class LocalExecutor:
         pairs = zip(saved["param_groups"], self._optimizer.param_groups, strict=True)
         groups = [{**own, "params": group["params"]} for group, own in pairs]
         return {"state": saved["state"], "param_groups": groups}
+
+
+def micro_batches(inputs: Any, targets: torch.Tensor, size: int) -> Iterator[tuple[Any, torch.Tensor]]:
+    """Views of at most `size` samples each, in order."""
+    if len(targets) <= size:
+        yield inputs, targets
+        return
+    for start in range(0, len(targets), size):
+        micro_inputs = map_tensors(lambda tensor, start=start: tensor[start : start + size], inputs)
+        yield micro_inputs, targets[start : start + size]

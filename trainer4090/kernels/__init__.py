@@ -14,6 +14,8 @@ class Kernels:
 
     compile_backend: str | None = None
     """Backend of torch.compile, None when nothing is compiled."""
+    graph: bool = False
+    """The whole update is captured once and replayed."""
     fused_optimizer: bool = False
     channels_last: bool = False
     transforms: tuple[Transform, ...] = ()

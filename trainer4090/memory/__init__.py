@@ -14,6 +14,8 @@ class Memory:
 
     needs_blocks: bool = False
     """The model must have blocks."""
+    recomputes: bool = False
+    """Forwards run again in backward, where what they draw at random has to be drawn again."""
     transforms: tuple[Transform, ...] = ()
     settings: Settings = field(default_factory=Settings)
     notices: tuple[Notice, ...] = ()

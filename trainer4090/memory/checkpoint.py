@@ -36,7 +36,7 @@ def checkpoint(config: Config, facts: Facts) -> Memory:
         return parts
 
     label = f"recompute activations in segments of {config.every} block{'s' if config.every > 1 else ''}"
-    return Memory(needs_blocks=True, transforms=(Transform(Stage.CHECKPOINT, label, apply),))
+    return Memory(needs_blocks=True, recomputes=True, transforms=(Transform(Stage.CHECKPOINT, label, apply),))
 
 
 def checkpoint_blocks(part: Part, every: int) -> None:
@@ -92,7 +92,10 @@ class _Segment:
         if torch.compiler.is_compiling():
             # The compiler functionalises buffer updates, so recomputing leaves them alone; a context would crash it.
             return recompute_in_backward(self._run, hidden, use_reentrant=False)
-        return recompute_in_backward(self._run, hidden, use_reentrant=False, context_fn=self._contexts)
+        # No state of random numbers can be read while a CUDA graph is captured; the plan has refused dropout there.
+        keep = not (hidden.is_cuda and torch.cuda.is_current_stream_capturing())
+        options: Any = {"use_reentrant": False, "preserve_rng_state": keep, "context_fn": self._contexts}
+        return recompute_in_backward(self._run, hidden, **options)
 
     def _run(self, hidden: torch.Tensor) -> torch.Tensor:
         for forward in self._forwards:

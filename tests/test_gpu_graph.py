@@ -1,0 +1,165 @@
+"""Captured updates on a GPU: the same training bit for bit, nothing waited for, copies beside the computation."""
+
+from __future__ import annotations
+
+import gc
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import runs
+import torch
+from conftest import plan_of
+from equal_runs import assert_same, state_of, tiny
+from test_accumulation import ragged
+from test_graph import EVERYTHING, EXACT_RATE, UNCAPTURED, batches_of
+
+from trainer4090 import loop
+from trainer4090.build import Run, build
+from trainer4090.errors import ConfigError
+from trainer4090.log_point import LogPoints
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"),
+    # torch 2.11's compiler meets deprecations of Python 3.12 in its own code when it is imported.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
+DEVICE = torch.device("cuda", 0)
+PRECISIONS = {
+    "fp32": ("precision=fp32",),
+    "bf16": ("precision=bf16",),
+    "amp": ("precision=amp", "precision.initial_scale=1.0e9", "precision.growth_interval=2"),
+}
+CAPTURED = {
+    "eager": (UNCAPTURED, ("kernels=graph",)),
+    "compiled": (("kernels=fused",), ("kernels=[fused,graph]",)),
+}
+"""The same kernels, launched one by one and captured."""
+
+
+@pytest.fixture(autouse=True)
+def _deterministic(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.backends.cudnn.benchmark = False
+    torch.backends.cudnn.allow_tf32 = False
+    torch.use_deterministic_algorithms(True)
+    torch._dynamo.reset()
+    yield
+    torch.use_deterministic_algorithms(False)
+    gc.collect()
+
+
+def on_gpu(*words: str) -> Run:
+    return build(plan_of(*words), DEVICE, lambda text: None)
+
+
+def outcome(run: Run, batches: list[Any]) -> tuple[list[float], dict[str, torch.Tensor], dict[str, Any]]:
+    torch.manual_seed(1)
+    losses = [float(run.executor.step(batch, observe=number % 3 == 0).loss) for number, batch in enumerate(batches)]
+    return losses, state_of(run), run.executor.state_dict()
+
+
+@pytest.mark.parametrize("kernels", CAPTURED)
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("words", [(), EVERYTHING], ids=["plain", "everything"])
+@pytest.mark.parametrize("model", ["mlp", "cnn", "resnet", "gpt", "char_lstm"])
+def test_equals_the_same_kernels_uncaptured(model: str, words: tuple[str, ...], precision: str, kernels: str) -> None:
+    dropout = () if model == "resnet" else ("model.dropout=0.1",)
+    common = tiny(model, *dropout, *EXACT_RATE, *words, *PRECISIONS[precision])
+    uncaptured, graph = (on_gpu(*common, *chosen) for chosen in CAPTURED[kernels])
+    batches = batches_of(graph, 9)
+    tail = replace(batches[6], inputs=batches[6].inputs[:4], targets=batches[6].targets[:4])
+    batches[6] = replace(tail, num_targets=graph.loss.count(tail.targets.cpu()))
+    batches[4], batches[7] = ragged(batches[4]), ragged(batches[7])
+    expected, found = outcome(uncaptured, batches), outcome(graph, batches)
+    assert found[0] == expected[0]
+    assert_same(expected[1], found[1])
+    assert found[2]["update"] == expected[2]["update"]
+    if expected[2]["average"] is not None:
+        assert_same(expected[2]["average"], found[2]["average"])
+
+
+@pytest.mark.parametrize("model", ["cnn", "resnet", "gpt"])
+def test_recomputes_inside_a_captured_update(model: str) -> None:
+    dropout = () if model == "resnet" else ("model.dropout=0",)
+    words = tiny(model, *dropout, *EXACT_RATE, "precision=bf16", "memory=checkpoint")
+    uncaptured, graph = on_gpu(*words, *UNCAPTURED), on_gpu(*words, "kernels=graph")
+    batches = batches_of(graph, 6)
+    expected, found = outcome(uncaptured, batches), outcome(graph, batches)
+    assert found[0] == expected[0]
+    assert_same(expected[1], found[1])
+
+
+def test_what_reads_the_device_is_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = on_gpu(*tiny("mlp", "kernels=graph"))
+    module = run.executor.forward.module
+    forward = module.forward
+
+    def reading(inputs: torch.Tensor) -> torch.Tensor:
+        outputs = forward(inputs)
+        return outputs * (1.0 if float(outputs.sum()) > 0 else 2.0)
+
+    monkeypatch.setattr(module, "forward", reading)
+    batches = batches_of(run, 4)
+    with pytest.raises(ConfigError, match=r"graph cannot capture the update of this model \(.*captur"):
+        outcome(run, batches)
+
+
+LARGE_CNN = (
+    *("device=cuda", "run.dir=run", "train.epochs=null", "model=resnet18", "data=synthetic_images"),
+    *("data.num_classes=10", "data.pool_size=4000", "data.num_evaluation=64", "precision=bf16"),
+    *("train.steps=80", "train.batch_size=128", "train.log_every=10", "train.eval_every=80"),
+)
+"""Its pool of images is too large to be kept on the card."""
+FORBIDDEN = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaMalloc", "cudaFree", "cudaMallocAsync")
+
+
+def traced(work: Path, monkeypatch: pytest.MonkeyPatch, *words: str) -> list[Any]:
+    """Events of 50 steady updates."""
+    update, held = loop._update, []
+    profiler = torch.profiler.profile(activities=list(torch.profiler.supported_activities()))
+
+    def watched(run: Run, batches: Any, points: LogPoints, progress: loop.Progress) -> Any:
+        if progress.step == 20:
+            torch.cuda.synchronize()
+            profiler.start()
+        output = update(run, batches, points, progress)
+        if progress.step == 70:
+            held.append(torch.cuda.Event())
+            held[0].record()
+            while not held[0].query():
+                pass
+            profiler.stop()
+        return output
+
+    monkeypatch.setattr(loop, "_update", watched)
+    torch.use_deterministic_algorithms(False)
+    assert runs.train(work, *words) == 0
+    return list(profiler.events() or ())
+
+
+@pytest.mark.parametrize("kernels", ["eager", "graph", "[fused,graph]"])
+def test_fifty_updates_neither_wait_nor_take_memory_and_copy_beside_the_computation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernels: str
+) -> None:
+    events = traced(runs.new_folder(tmp_path / "work"), monkeypatch, *LARGE_CNN, f"kernels={kernels}")
+    calls = [event.name for event in events]
+    assert not [name for name in calls if name in FORBIDDEN]
+    on_device = [event for event in events if event.device_type == torch.autograd.DeviceType.CUDA]
+    copies = [event.time_range for event in on_device if "HtoD" in event.name and event.time_range.elapsed_us() > 50]
+    kernel = [event.time_range for event in on_device if not event.name.startswith(("Memcpy", "Memset"))]
+    assert len(copies) >= 45
+    covered = sum(any(one.start < copy.end and copy.start < one.end for one in kernel) for copy in copies)
+    assert covered >= 0.8 * len(copies)
+
+
+def test_without_the_stream_copies_stand_between_the_updates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mutant of the test above, which is an option too."""
+    words = (*LARGE_CNN, "kernels=eager", "data.prefetch_stream=false")
+    events = traced(runs.new_folder(tmp_path / "work"), monkeypatch, *words)
+    on_device = [event for event in events if event.device_type == torch.autograd.DeviceType.CUDA]
+    copies = [event.time_range for event in on_device if "HtoD" in event.name and event.time_range.elapsed_us() > 50]
+    kernel = [event.time_range for event in on_device if not event.name.startswith(("Memcpy", "Memset"))]
+    assert not [copy for copy in copies if any(one.start < copy.end and copy.start < one.end for one in kernel)]
