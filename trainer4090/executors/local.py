@@ -114,7 +114,7 @@ class LocalExecutor:
         """Parameters and buffers by the bare model's names, optimizer, counters and average."""
         return {
             "model": self.forward.module.state_dict(),
-            "optimizer": self._optimizer.state_dict(),
+            "optimizer": _without_rates(self._optimizer.state_dict()),
             "update": self._update.state_dict(),
             "average": None if self.average is None else self.average.state_dict(),
         }
@@ -133,6 +133,12 @@ class LocalExecutor:
         pairs = zip(saved["param_groups"], self._optimizer.param_groups, strict=True)
         groups = [{**own, "params": group["params"]} for group, own in pairs]
         return {"state": saved["state"], "param_groups": groups}
+
+
+def _without_rates(state: dict[str, Any]) -> dict[str, Any]:
+    """The state without learning rates: every update sets its own, and a captured one leaves its tensor there."""
+    groups = [{name: value for name, value in group.items() if name != "lr"} for group in state["param_groups"]]
+    return {"state": state["state"], "param_groups": groups}
 
 
 def micro_batches(inputs: Any, targets: torch.Tensor, size: int) -> Iterator[tuple[Any, torch.Tensor]]:
