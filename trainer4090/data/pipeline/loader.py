@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from typing import final
 
 import torch
+from torch.utils._pytree import tree_leaves, tree_map
 
 from trainer4090.data import Source
 from trainer4090.data.pipeline.hashing import draws, key
@@ -22,6 +24,8 @@ from trainer4090.records import Batch
 CountTargets = Callable[[torch.Tensor], int]
 """Targets on the host -> number of valid ones (`Loss.count`)."""
 _ORDER_STREAM = 3
+STRETCH_MIB, MOST_BATCHES = 16, 64
+"""What is read of a resident source at once at most, if it is more than a batch."""
 
 
 @dataclass(frozen=True)
@@ -127,21 +131,48 @@ def _after(part: Slice, num_samples: int) -> Position:
 def _reader(source: Source, order: torch.Tensor, epoch: int) -> Callable[[int, int], tuple[Fetched, torch.Tensor]]:
     """(begin, end) -> the samples of that part of `order`, and their targets on the host."""
     if isinstance(source, Resident):
-        on_host = order.pin_memory() if source.device.type == "cuda" else order
-        # One transfer an epoch instead of one a batch, and the loop does not wait for it.
-        resident, placed = source, on_host.to(source.device, non_blocking=True)
-
-        def read_resident(begin: int, end: int) -> tuple[Fetched, torch.Tensor]:
-            samples = Fetched(*resident.placed.fetch(placed[begin:end], epoch))
-            return samples, resident.targets(order[begin:end], epoch)
-
-        return read_resident
+        return _Stretches(source, order, epoch)
 
     def read(begin: int, end: int) -> tuple[Fetched, torch.Tensor]:
         samples = Fetched(*source.fetch(order[begin:end], epoch))
         return samples, samples.targets
 
     return read
+
+
+@final
+class _Stretches:
+    """Reads many batches of a resident source at once and hands out views of them.
+
+    Looking up a small batch takes more host time than a captured update of a small model: five launches for one.
+    """
+
+    def __init__(self, source: Resident, order: torch.Tensor, epoch: int) -> None:
+        on_host = order.pin_memory() if source.device.type == "cuda" else order
+        # One transfer an epoch instead of one a batch, and the loop does not wait for it.
+        self._placed = on_host.to(source.device, non_blocking=True)
+        self._source, self._order, self._epoch = source, order, epoch
+        self._begin = self._end = 0
+        self._samples = Fetched((), order)
+        self._targets = order
+
+    def __call__(self, begin: int, end: int) -> tuple[Fetched, torch.Tensor]:
+        """Samples `begin` to `end` of the order, and their targets on the host."""
+        if not self._begin <= begin < end <= self._end:
+            self._read(begin, end)
+        part = slice(begin - self._begin, end - self._begin)
+        inputs = tree_map(lambda tensor: tensor[part], self._samples.inputs)
+        return Fetched(inputs, self._samples.targets[part]), self._targets[part]
+
+    def _read(self, begin: int, end: int) -> None:
+        batch = Fetched(*self._source.placed.fetch(self._placed[begin:end], self._epoch))
+        num_bytes = sum(tensor.nbytes for tensor in (*tree_leaves(batch.inputs), batch.targets))
+        num_batches = min(STRETCH_MIB * 2**20 // max(num_bytes, 1), MOST_BATCHES)
+        self._begin, self._end, self._samples = begin, end, batch
+        if num_batches > 1:
+            self._end = min(begin + num_batches * (end - begin), len(self._order))
+            self._samples = Fetched(*self._source.placed.fetch(self._placed[begin : self._end], self._epoch))
+        self._targets = self._source.targets(self._order[begin : self._end], self._epoch)
 
 
 def _batches_here(
