@@ -15,6 +15,7 @@ from trainer4090.data.pipeline.targets import check_targets
 from trainer4090.errors import ConfigError, Problem
 from trainer4090.executors.average import Average
 from trainer4090.executors.local import Forward, LocalExecutor
+from trainer4090.executors.portable import joined
 from trainer4090.executors.tensors import map_tensors
 from trainer4090.executors.update import PlainUpdate, ScaledUpdate, Update
 from trainer4090.finetune.depth import depths
@@ -73,7 +74,7 @@ def build(
     model.module.to(dtype)
     flops = _flops_per_sample(plan, data, model, loss, notice)
     forward = Forward(
-        module=_transformed(plan, model, device),
+        module=_transformed(plan, model, device, notice),
         prepare=partial(prepared, prepare=data.prepare, dtype=dtype, channels_last=plan.kernels.channels_last),
         context=partial(plan.precision.context, device),
         device=device,
@@ -98,6 +99,7 @@ def _executor(plan: Plan, forward: Forward, loss: Loss, blocks: tuple[str, ...])
         average=average,
         micro_batch=plan.batching.micro_batch,
         clip_norm=plan.spec.train.clip_norm,
+        name_map=joined([step.portable(module) for step in plan.transforms if step.portable is not None]),
     )
 
 
@@ -165,9 +167,9 @@ def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return tensor.to(dtype) if tensor.dtype != dtype and tensor.is_floating_point() else tensor
 
 
-def _transformed(plan: Plan, model: Model, device: torch.device) -> nn.Module:
+def _transformed(plan: Plan, model: Model, device: torch.device, notice: Callable[[str], None]) -> nn.Module:
     parts = (Part(model.module.to(device), model.blocks, model.compile_units),)
-    site = Site(rank=0, device=device)
+    site = Site(rank=0, device=device, notice=notice)
     for transform in plan.transforms:
         parts = transform.apply(parts, site)
     return parts[0].module

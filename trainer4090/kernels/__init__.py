@@ -16,6 +16,10 @@ class Kernels:
     """Backend of torch.compile, None when nothing is compiled."""
     fused_optimizer: bool = False
     channels_last: bool = False
+    pads_weights: bool = False
+    """Parameters have zeros at their ends, which must stay zero."""
+    head_chunk_tokens: int | None = None
+    """Tokens whose logits exist at once in training, where the module hands on what its head takes; None: all."""
     transforms: tuple[Transform, ...] = ()
     settings: Settings = field(default_factory=Settings)
     notices: tuple[Notice, ...] = ()
