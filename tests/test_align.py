@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from trainer4090 import rules
 from trainer4090.build import Run, build
+from trainer4090.errors import ConfigError
 from trainer4090.kernels.layers.aligned import align, file_map
 from trainer4090.loop import evaluate
 
@@ -261,5 +262,5 @@ def test_an_optimizer_that_looks_at_whole_matrices_is_refused() -> None:
 
 
 def test_a_multiple_is_positive() -> None:
-    with pytest.raises(ConfigError, match="kernels.align.multiple: 0; allowed is an integer at least 1"):
+    with pytest.raises(ConfigError, match=r"kernels\.align\.multiple: 0; allowed is an integer at least 1"):
         plan_of(*ALIGN, "kernels.align.multiple=0")

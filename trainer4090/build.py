@@ -14,6 +14,7 @@ from trainer4090.data import DATA, Data
 from trainer4090.data.pipeline.targets import check_targets
 from trainer4090.errors import ConfigError, Problem
 from trainer4090.executors.average import Average
+from trainer4090.executors.chunked_head import ChunkedHead
 from trainer4090.executors.local import Forward, LocalExecutor
 from trainer4090.executors.portable import joined
 from trainer4090.executors.tensors import map_tensors
@@ -91,16 +92,35 @@ def _executor(plan: Plan, forward: Forward, loss: Loss, blocks: tuple[str, ...])
     module, decay = forward.module, plan.spec.ema.decay
     average = None if decay is None else Average(module, decay)
     optimizer = _optimizer(plan, module, blocks)
+    update = _update(plan, optimizer, average, forward.device)
     return LocalExecutor(
         forward=forward,
-        loss=loss,
+        loss=_training_loss(plan, forward, loss, update),
         optimizer=optimizer,
-        update=_update(plan, optimizer, average, forward.device),
+        update=update,
         average=average,
         micro_batch=plan.batching.micro_batch,
         clip_norm=plan.spec.train.clip_norm,
         name_map=joined([step.portable(module) for step in plan.transforms if step.portable is not None]),
     )
+
+
+def _training_loss(plan: Plan, forward: Forward, loss: Loss, update: Update) -> Loss:
+    """The loss of what the module returns in training."""
+    chunk_tokens, name = plan.kernels.head_chunk_tokens, plan.evidence.model.head
+    if chunk_tokens is None or name is None:
+        return loss
+    head = forward.module.get_submodule(name)
+    num_targets = plan.batching.batch_size * plan.evidence.data.items_per_sample
+    chunked = ChunkedHead(
+        logits=partial(type(head).forward, head),  # its own forward hands on its input in training
+        parameters=[parameter for parameter in head.parameters() if parameter.requires_grad],
+        total=loss.total,
+        context=forward.context,
+        seed=lambda total: update.seed(total, num_targets),
+        chunk_tokens=chunk_tokens,
+    )
+    return replace(loss, total=chunked)
 
 
 def _initialised(plan: Plan, restoring: bool, notice: Callable[[str], None]) -> Model:

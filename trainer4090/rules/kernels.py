@@ -19,4 +19,16 @@ def padding_stays_zero(plan: Plan) -> Problems:
         yield Problem("optimizer", given, remedy)
 
 
-RULES = (padding_stays_zero,)
+def head_to_split(plan: Plan) -> Problems:
+    """Head and loss in chunks need a head that is known, and a loss of its logits."""
+    if plan.kernels.head_chunk_tokens is None:
+        return
+    if plan.evidence.model.head is None:
+        given = f"linear_cross_entropy works on a language model's head, and {plan.spec.model.name} has none"
+        yield Problem("kernels", given, "use kernels=eager, or a language model: model=gpt or model=char_lstm")
+    if plan.loss.outputs != "class_logits":
+        given = f"{plan.spec.loss.name} beside kernels=linear_cross_entropy, which is the loss of one class a token"
+        yield Problem("loss", given, "use loss=cross_entropy, or drop linear_cross_entropy")
+
+
+RULES = (padding_stays_zero, head_to_split)
