@@ -17,7 +17,7 @@ class Mutant:
     """Node below `tests/`."""
 
 
-LOCAL, UPDATE, BUILD = "executors/local.py", "executors/update.py", "build.py"
+LOCAL, UPDATE, BUILD = "executors/local.py", "executors/update.py", "build/updates.py"
 BASE, GRAPH, STAGING = "executors/base.py", "executors/graph.py", "executors/staging.py"
 CHECKPOINT, RECOMPUTE = (
     "memory/checkpoint.py",
@@ -29,6 +29,8 @@ FULL_BATCH = f"{ACCUMULATION}test_equals_the_full_batch[mlp-2-ragged_targets]"
 TAIL = f"{ACCUMULATION}test_tail_of_an_epoch_has_its_own_divisor"
 CLIPS_ONCE = "test_update.py::test_clips_once_after_unscaling"
 SKIPPED = "test_update.py::test_a_skipped_update_moves_nothing_but_the_scale"
+ALIGNED, HEAD = "kernels/layers/aligned.py", "executors/chunked_head.py"
+WHOLE_LOGITS = "test_linear_cross_entropy.py::test_equals_whole_logits"
 
 MUTANTS = {
     "no_division": Mutant(LOCAL, "seed(total, divisor)", "seed(total, 1)", TAIL),
@@ -120,7 +122,7 @@ MUTANTS = {
         BUILD, "0.0 if vectors else weight_decay", "weight_decay",
         "test_parameters.py::test_every_parameter_is_in_one_group_and_vectors_do_not_decay[mlp]"),
     "channels_last_on_everything": Mutant(
-        BUILD, " if tensor.ndim == 4 else tensor", "",
+        "build/inputs.py", " if tensor.ndim == 4 else tensor", "",
         "test_fused.py::test_channels_last_is_for_tensors_of_four_dimensions"),
     "autocast_dtype_not_in_the_key": Mutant(
         "kernels/fused.py", "cache_key_tag, *dtypes]", "cache_key_tag]",
@@ -168,7 +170,7 @@ MUTANTS = {
         "finetune/weights_file.py", "    if average is None:\n", "    if True:\n",
         "test_weights.py::test_a_run_and_its_files[gpt-averaged]"),
     "weights_read_again_on_resume": Mutant(
-        BUILD, " and not restoring", "", "test_weights.py::test_resumes_without_the_file"),
+        "build/__init__.py", " and not restoring", "", "test_weights.py::test_resumes_without_the_file"),
     "published_weights_unchecked": Mutant(
         "models/networks/torchvision_weights.py", "not digest.startswith(digits)", "False",
         "test_weights.py::test_published_weights_are_checked"),
@@ -285,4 +287,49 @@ MUTANTS = {
     "spec_runs_without_its_plugin": Mutant(
         "plugin_modules.py", "    if missing:\n", "    if False:\n",
         "test_plugin_runs.py::test_a_spec_is_never_run_without_its_plugin"),
+    "padding_of_ones": Mutant(
+        ALIGNED, "for number in (0, difference)])", "for number in (0, difference)], value=1.0)",
+        "test_align.py::test_padding_stays_exactly_zero[mlp-sgd-fp32]"),
+    "padded_logits_in_the_loss": Mutant(
+        ALIGNED, "outputs[..., : self.out_features]", "outputs", "test_align.py::test_equals_the_unpadded_model[mlp]"),
+    "a_file_with_padding": Mutant(
+        ALIGNED, "_cut(tensor, true).clone()", "tensor",
+        "test_align.py::test_a_state_goes_on_under_the_other_kernels[mlp]"),
+    "a_file_with_views_of_padding": Mutant(
+        ALIGNED, "_cut(tensor, true).clone()", "_cut(tensor, true)",
+        "test_align.py::test_a_file_is_the_unpadded_models"),
+    "padded_optimizer_state_in_a_file": Mutant(
+        "executors/portable.py", "change(name, value) if isinstance(value, torch.Tensor) else value", "value",
+        "test_align.py::test_a_state_goes_on_under_the_other_kernels[cnn]"),
+    "a_tied_weight_twice_in_a_file": Mutant(
+        "executors/portable.py", "place = tensor.data_ptr(), tensor.shape", "place = name, tensor.shape",
+        "test_align.py::test_a_file_is_the_unpadded_models"),
+    "groups_padded": Mutant(
+        ALIGNED, "or layer.groups == 1", "or True", "test_align.py::test_a_layer_computes_what_it_did[grouped]"),
+    "padding_read_past_the_layer": Mutant(
+        ALIGNED, 'return _cut(stored, true_shape(layer, "weight"))', "return stored",
+        "test_align.py::test_a_layer_computes_what_it_did[read_past_the_layer]"),
+    "padding_moved_by_an_optimizer": Mutant(
+        "rules/kernels.py", "and not plan.optimizer.elementwise", "and False",
+        "test_align.py::test_an_optimizer_that_looks_at_whole_matrices_is_refused"),
+    "head_gradients_begin_with_one": Mutant(
+        HEAD, "self.seed(total) if seed is None else seed", "torch.ones(())",
+        "test_linear_cross_entropy.py::test_gradients_in_fp16_begin_with_the_loss_scale[16.0]"),
+    "head_outside_autocast": Mutant(
+        HEAD, "with self.context():", "if True:",
+        "test_linear_cross_entropy.py::test_gradients_in_fp16_begin_with_the_loss_scale[16.0]"),
+    "divisor_of_a_full_batch": Mutant(
+        HEAD, "outer[0] / ctx.seed", "outer[0] / outer[0]",
+        "test_linear_cross_entropy.py::test_the_divisor_is_the_number_of_valid_targets[5]"),
+    "head_trained_by_the_last_chunk": Mutant(
+        HEAD, "    if not sums:", "    if True:", f"{WHOLE_LOGITS}[gpt-chunks]"),
+    "logits_from_a_frozen_head": Mutant(
+        "kernels/linear_cross_entropy.py", "if module.training else", "if layer.training else",
+        f"{WHOLE_LOGITS}[char_lstm-frozen_head]"),
+    "one_chunk_of_everything": Mutant(
+        "build/execution.py", "chunk_tokens=chunk_tokens,", "chunk_tokens=1 << 40,",
+        "test_linear_cross_entropy.py::test_the_logits_of_all_tokens_never_exist_together"),
+    "evaluation_of_whole_logits": Mutant(
+        "loop.py", "run.plan.evaluation_batch", "run.plan.batching.micro_batch",
+        "test_linear_cross_entropy.py::test_the_logits_of_all_tokens_never_exist_together"),
 }  # fmt: skip

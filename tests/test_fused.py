@@ -78,7 +78,8 @@ def test_each_autocast_dtype_has_its_own_key_in_the_compilers_cache(monkeypatch:
     monkeypatch.setattr(torch._dynamo, "lookup_backend", lambda name: found.get(name) or lookup(name))
     for precision in ("fp32", "bf16", "amp"):
         train_updates(run_of(*tiny("mlp", "kernels=fused", f"precision={precision}")), 1)
-    assert len(set(keys)) == len(keys) == 3
+    models, losses = keys[::2], keys[1::2]  # a loss is computed outside autocast
+    assert len(set(models)) == 3 and losses == ["", "", ""]
     assert torch.compiler.config.cache_key_tag == ""
 
 
@@ -103,7 +104,7 @@ def test_compiles_twice_at_most_for_training(model: str, memory: str, tmp_path: 
         train_updates(run, per_epoch)
         evaluate(run)
     assert counters["stats"]["unique_graphs"] == all_graphs
-    assert 1 <= training_graphs <= 2 * len(compile_units(run))
+    assert 1 <= training_graphs <= 2 * (len(compile_units(run)) + 1)  # the loss is a unit too
 
 
 def compile_units(run: Run) -> list[Any]:

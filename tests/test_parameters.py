@@ -11,7 +11,7 @@ from conftest import TINY_MODELS, run_of, train_updates
 from equal_runs import assert_same, batch_of, executor_of, state_of, tiny
 from torch import nn
 
-from trainer4090.build import parameter_groups
+from trainer4090.build.updates import parameter_groups
 from trainer4090.errors import ConfigError
 
 

@@ -182,7 +182,7 @@ def _samples(run: Run, split: Split) -> Generator[Batch, None, None]:
     return evaluation_batches(
         source=source,
         count_targets=run.loss.count,
-        batch_size=run.plan.batching.micro_batch,
+        batch_size=run.plan.evaluation_batch,
         num_workers=0 if in_process else num_processes(run.plan.spec.data.config.num_workers),
         pin=run.device.type == "cuda",
     )

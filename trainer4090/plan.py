@@ -65,6 +65,8 @@ class Plan:
     optimizer: Optimizer
     schedule: Schedule
     evaluation: Evaluation
+    evaluation_batch: int
+    """Samples an evaluation takes at once: whole logits of a micro-batch may be what training does without."""
     transforms: tuple[Transform, ...]
     fused_optimizer: bool
     """One kernel for all parameters: asked for, or needed because fp16 skips updates on the device."""
@@ -156,6 +158,7 @@ def make(spec: RunSpec, card: Card, evidence: Evidence) -> Plan:
         optimizer=OPTIMIZERS.get(spec.optimizer.name).build(spec.optimizer.config),
         schedule=schedule,
         evaluation=evaluated,
+        evaluation_batch=_evaluation_batch(kernels, batching, evidence.data),
         transforms=tuple(sorted((*memory.transforms, *kernels.transforms), key=lambda step: step.stage)),
         fused_optimizer=kernels.fused_optimizer or precision.loss_scale is not None,
         settings=precision.settings + memory.settings + kernels.settings,
@@ -176,6 +179,12 @@ def _loss_traits(spec: RunSpec, data: DataTraits) -> LossTraits:
 def _batching(spec: RunSpec) -> Batching:
     micro_batch = spec.train.micro_batch or spec.train.batch_size
     return Batching(spec.train.batch_size, micro_batch, spec.train.batch_size // micro_batch, data_ranks=1)
+
+
+def _evaluation_batch(kernels: Kernels, batching: Batching, data: DataTraits) -> int:
+    if kernels.head_chunk_tokens is None:
+        return batching.micro_batch
+    return max(1, min(batching.micro_batch, kernels.head_chunk_tokens // data.items_per_sample))
 
 
 def horizon_of(spec: RunSpec, data: DataTraits) -> Horizon:

@@ -55,6 +55,20 @@ class Site:
 
     rank: int
     device: torch.device
+    notice: Callable[[str], None] = lambda text: None
+    """Told of what only the built model shows: how many layers were changed, and which were not."""
+
+
+@dataclass(frozen=True)
+class NameMap:
+    """How a transformed module's tensors are written to checkpoint files, and read from them.
+
+    Both functions take a name of the state dict and a tensor that belongs to it: the value, its average, or a tensor
+    of the optimizer's state. One without the shape that they know for the name is handed back as it is.
+    """
+
+    to_file: Callable[[str, torch.Tensor], torch.Tensor]
+    from_file: Callable[[str, torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -64,6 +78,8 @@ class Transform:
     stage: Stage
     label: str
     apply: Callable[[Parts, Site], Parts]
+    portable: Callable[[nn.Module], NameMap] | None = None
+    """The module after all transforms -> the map that keeps the bare model's shapes in files; None when they are."""
 
 
 ForwardContext = Callable[["torch.device"], AbstractContextManager[Any]]

@@ -63,6 +63,8 @@ class ModelTraits:
     """Compiled submodule by submodule (`Model.compile_units`): what is between them runs in eager."""
     num_outputs: int | None = None
     """Explicit number of classes or tokens; None follows the data."""
+    head: str | None = None
+    """Layer of a language model whose output, logits of tokens, is the model's; None where there is no such layer."""
     published: str | None = None
     """Word of `model.weights` for the weights that the model's authors publish, None where there are none."""
     item_problem: Callable[[tuple[int, ...]], Problem | None] = lambda item_shape: None

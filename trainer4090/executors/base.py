@@ -12,6 +12,9 @@ import torch
 from trainer4090.executors.tensors import map_tensors
 from trainer4090.records import Batch
 
+Move = Callable[[Batch], tuple[Any, torch.Tensor]]
+"""Batch -> (inputs as the data gives them, targets) on the device."""
+
 
 @dataclass(frozen=True)
 class Forward:
@@ -25,6 +28,8 @@ class Forward:
     device: torch.device
     frozen: tuple[torch.nn.Module, ...] = ()
     """Submodules that are not trained: always in eval mode, so that BatchNorm keeps its statistics."""
+    staging: Move | None = None
+    """How training batches come to the device before they are due; None: as those of an evaluation do."""
 
     def set_training(self, training: bool) -> None:
         """Put the module in training or eval mode, all but what is frozen; nothing else may switch it."""
@@ -40,6 +45,10 @@ class Forward:
     def moved(self, batch: Batch) -> tuple[Any, torch.Tensor]:
         """(inputs as the data gives them, targets) on the device; pinned host tensors are copied without waiting."""
         return map_tensors(self._moved, batch.inputs), self._moved(batch.targets)
+
+    def staged(self, batch: Batch) -> tuple[Any, torch.Tensor]:
+        """As `moved`, for training: what it returns holds until the batch after the next."""
+        return self.moved(batch) if self.staging is None else self.staging(batch)
 
     def _moved(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor if tensor.device == self.device else tensor.to(self.device, non_blocking=True)

@@ -19,7 +19,7 @@ import torch
 
 from trainer4090.errors import ConfigError, Problem
 from trainer4090.executors.base import Forward, StepOutput
-from trainer4090.executors.local import LocalExecutor, Move
+from trainer4090.executors.local import LocalExecutor
 from trainer4090.executors.places import Place
 from trainer4090.executors.tensors import shape_of
 from trainer4090.records import Batch
@@ -129,12 +129,11 @@ class _Met:
 class GraphExecutor:
     """Replays the update of a `LocalExecutor`; an epoch's smaller last batch is made by that executor itself."""
 
-    def __init__(self, local: LocalExecutor, batch_size: int, capture: Capture, staging: Move | None) -> None:
-        """`local` counts on the device. `staging` brings a batch there early; None: it is copied when it is due."""
+    def __init__(self, local: LocalExecutor, batch_size: int, capture: Capture) -> None:
+        """`local` counts on the device."""
         self.local = local
         self._batch_size = batch_size
         self._capture = capture
-        self._staging = staging
         self._met: dict[Any, _Met] = {}
 
     @property
@@ -161,7 +160,8 @@ class GraphExecutor:
                 return self._uncaptured(batch, observe)
             met.fixed = self._fix(batch)
         fixed, num_targets = met.fixed, max(batch.num_targets, 1)
-        moved = (batch.inputs, batch.targets) if self._staging is None else self._staging(batch)
+        staging = self.forward.staging  # without one the batch is copied when it is due, and once only
+        moved = (batch.inputs, batch.targets) if staging is None else staging(batch)
         fixed.load(*moved, num_targets)
         replay = fixed.replays.get(observe) or self._record(fixed, observe)
         return replace(replay(), num_targets=num_targets)

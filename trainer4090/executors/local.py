@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, final
 
@@ -11,12 +11,13 @@ import torch
 from trainer4090.errors import ConfigError, Problem
 from trainer4090.executors.average import Average
 from trainer4090.executors.base import Forward, StepOutput
+from trainer4090.executors.portable import changed, changed_optimizer, joined, names_in, with_own_options
 from trainer4090.executors.tensors import map_tensors
 from trainer4090.executors.update import Update
-from trainer4090.records import Batch, Loss
+from trainer4090.records import Batch, Loss, NameMap
 
-Move = Callable[[Batch], tuple[Any, torch.Tensor]]
-"""Batch -> (inputs as the data gives them, targets) on the device."""
+BARE = joined(())
+"""For a module in the shapes of the bare model."""
 
 
 @final
@@ -32,20 +33,20 @@ class LocalExecutor:
         average: Average | None,
         micro_batch: int,
         clip_norm: float | None,
-        move: Move | None = None,
+        name_map: NameMap = BARE,
     ) -> None:
         """`optimizer` holds exactly the parameters that are trained; `micro_batch` counts samples a forward.
 
-        `move`: how a training batch comes to the device, `forward.moved` unless given.
+        `name_map`: between the state of this run and that of the bare model.
         """
         self.forward = forward
-        self.move = forward.moved if move is None else move
         self.average = average
         self._loss = loss
         self._optimizer = optimizer
         self._update = update
         self._micro_batch = micro_batch
         self._clip_norm = clip_norm
+        self._name_map = name_map
         self._parameters = [parameter for parameter in forward.module.parameters() if parameter.requires_grad]
         self._checked = False
 
@@ -55,7 +56,7 @@ class LocalExecutor:
         Raises:
             ConfigError: a trained parameter gets no gradient (looked for at the first update).
         """
-        inputs, targets = self.move(batch)
+        inputs, targets = self.forward.staged(batch)
         num_targets = max(batch.num_targets, 1)
         return self.update(inputs, targets, num_targets, num_targets, observe)
 
@@ -111,34 +112,28 @@ class LocalExecutor:
             self.forward.set_training(was_training)
 
     def state_dict(self) -> dict[str, Any]:
-        """Parameters and buffers by the bare model's names, optimizer, counters and average."""
+        """Parameters and buffers by the bare model's names and in its shapes, optimizer, counters and average."""
+        module, to_file = self.forward.module, self._name_map.to_file
+        names = names_in(self._optimizer, module)
         return {
-            "model": self.forward.module.state_dict(),
-            "optimizer": _without_rates(self._optimizer.state_dict()),
+            "model": changed(module.state_dict(), to_file),
+            "optimizer": changed_optimizer(self._optimizer.state_dict(), names, to_file),
             "update": self._update.state_dict(),
-            "average": None if self.average is None else self.average.state_dict(),
+            "average": None if self.average is None else changed(self.average.state_dict(), to_file),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved state; tensors are copied to where the model is."""
-        self.forward.module.load_state_dict(state["model"])
-        self._optimizer.load_state_dict(self._with_own_options(state["optimizer"]))
+        module, from_file = self.forward.module, self._name_map.from_file
+        names = names_in(self._optimizer, module)
+        module.load_state_dict(changed(state["model"], from_file))
+        saved = changed_optimizer(state["optimizer"], names, from_file)
+        self._optimizer.load_state_dict(with_own_options(self._optimizer, saved))
         self._update.load_state_dict(state["update"])
         if self.average is not None:  # a run that had none starts one from its present parameters
             saved = state["average"]
-            self.average.load_state_dict(dict(self.forward.module.named_parameters()) if saved is None else saved)
-
-    def _with_own_options(self, saved: dict[str, Any]) -> dict[str, Any]:
-        """The saved optimizer state under this run's options: `fused`, for one, follows the precision of today."""
-        pairs = zip(saved["param_groups"], self._optimizer.param_groups, strict=True)
-        groups = [{**own, "params": group["params"]} for group, own in pairs]
-        return {"state": saved["state"], "param_groups": groups}
-
-
-def _without_rates(state: dict[str, Any]) -> dict[str, Any]:
-    """The state without learning rates: every update sets its own, and a captured one leaves its tensor there."""
-    groups = [{name: value for name, value in group.items() if name != "lr"} for group in state["param_groups"]]
-    return {"state": state["state"], "param_groups": groups}
+            averages = dict(module.named_parameters()) if saved is None else changed(saved, from_file)
+            self.average.load_state_dict(averages)
 
 
 def micro_batches(inputs: Any, targets: torch.Tensor, size: int) -> Iterator[tuple[Any, torch.Tensor]]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from trainer4090.records import Notice, Settings, Transform
 from trainer4090.registry import Registry
@@ -14,10 +16,16 @@ class Kernels:
 
     compile_backend: str | None = None
     """Backend of torch.compile, None when nothing is compiled."""
+    compile_function: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
+    """Compiles what runs beside the model: the loss, whose fp32 logits need not exist then."""
     graph: bool = False
     """The whole update is captured once and replayed."""
     fused_optimizer: bool = False
     channels_last: bool = False
+    pads_weights: bool = False
+    """Parameters have zeros at their ends, which must stay zero."""
+    head_chunk_tokens: int | None = None
+    """Tokens whose logits exist at once in training, where the module hands on what its head takes; None: all."""
     transforms: tuple[Transform, ...] = ()
     settings: Settings = field(default_factory=Settings)
     notices: tuple[Notice, ...] = ()

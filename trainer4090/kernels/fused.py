@@ -6,6 +6,7 @@ import os
 import shutil
 import sysconfig
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -45,6 +46,7 @@ def fused(config: Config, facts: Facts) -> Kernels:
         transforms.append(Transform(Stage.COMPILE, f"compile with {config.backend}", compiled))
     return Kernels(
         compile_backend=config.backend if config.compile else None,
+        compile_function=partial(compile_function, backend=config.backend) if config.compile else None,
         fused_optimizer=config.optimizer,
         channels_last=channels_last,
         transforms=tuple(transforms),
@@ -77,6 +79,13 @@ def compile_parts(parts: Parts, site: Site, backend: str) -> Parts:
         for unit in units:
             unit.compile(backend=inductor if backend == "inductor" else backend)
     return parts
+
+
+def compile_function(function: Callable[..., Any], backend: str) -> Callable[..., Any]:
+    """The function compiled as a unit of its own."""
+    import torch
+
+    return torch.compile(function, backend=inductor if backend == "inductor" else backend)
 
 
 def inductor(graph: Any, inputs: Any) -> Any:

@@ -29,6 +29,7 @@ def traits(config: Config) -> ModelTraits:
         channels_last=False,
         compiled_in_units=True,
         num_outputs=explicit(config.vocab_size),
+        head="head",
     )
 
 

@@ -42,6 +42,7 @@ def traits(config: Config) -> ModelTraits:
         dropout=config.dropout > 0,
         channels_last=False,
         num_outputs=explicit(config.vocab_size),
+        head="head",
         item_problem=partial(_item_problem, config),
     )
 

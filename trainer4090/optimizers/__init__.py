@@ -25,6 +25,8 @@ class Optimizer:
 
     Fused ones skip an update on the device when their attribute `found_inf` holds 1.
     """
+    elementwise: bool = False
+    """Each number of a parameter moves by its own gradients alone, and stays zero as long as they are."""
 
 
 OPTIMIZERS: Registry[Optimizer] = Registry("optimizer", __name__)

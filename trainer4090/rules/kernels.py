@@ -22,4 +22,24 @@ def recomputing_is_capturable(plan: Plan) -> Problems:
         yield Problem("kernels", f"{given}: {why}", f"use {compiled}model.dropout=0, or memory=none")
 
 
-RULES = (recomputing_is_capturable,)
+def padding_stays_zero(plan: Plan) -> Problems:
+    """An optimizer that looks at a whole matrix would see its padding, and may move it."""
+    if plan.kernels.pads_weights and not plan.optimizer.elementwise:
+        given = f"{plan.spec.optimizer.name} beside kernels={names(plan.spec.kernels)}, whose zeros it might move"
+        remedy = "drop align, or use an optimizer that moves each number on its own: optimizer=sgd, optimizer=adamw"
+        yield Problem("optimizer", given, remedy)
+
+
+def head_to_split(plan: Plan) -> Problems:
+    """Head and loss in chunks need a head that is known, and a loss of its logits."""
+    if plan.kernels.head_chunk_tokens is None:
+        return
+    if plan.evidence.model.head is None:
+        given = f"linear_cross_entropy works on a language model's head, and {plan.spec.model.name} has none"
+        yield Problem("kernels", given, "use kernels=eager, or a language model: model=gpt or model=char_lstm")
+    if plan.loss.outputs != "class_logits":
+        given = f"{plan.spec.loss.name} beside kernels=linear_cross_entropy, which is the loss of one class a token"
+        yield Problem("loss", given, "use loss=cross_entropy, or drop linear_cross_entropy")
+
+
+RULES = (recomputing_is_capturable, padding_stays_zero, head_to_split)

@@ -1,0 +1,1 @@
+"""Layers that compute with kernels of another kind than torch's own of the same name."""
