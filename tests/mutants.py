@@ -262,4 +262,14 @@ MUTANTS = {
     "spec_runs_without_its_plugin": Mutant(
         "plugin_modules.py", "    if missing:\n", "    if False:\n",
         "test_plugin_runs.py::test_a_spec_is_never_run_without_its_plugin"),
+    "fp16_sums_on_a_card_that_gains_nothing": Mutant(
+        "precision/amp.py", 'config.accumulate == "fp16" and why is None', 'config.accumulate == "fp16"',
+        "test_fp16_accumulation.py::test_where_it_is_used[h200]"),
+    "fp16_sums_of_the_last_run_stay_on": Mutant(
+        "precision/amp.py", 'flags=(("backends.cuda.matmul.allow_fp16_accumulation", accumulates),)',
+        'flags=(("backends.cuda.matmul.allow_fp16_accumulation", True),) * accumulates',
+        "test_fp16_accumulation.py::test_where_it_is_used[rtx4090-fp32]"),
+    "mfu_of_fp16_sums_against_the_slower_peak": Mutant(
+        "card.py", '(dtype, accumulation) == ("float16", "float16")', "False",
+        "test_fp16_accumulation.py::test_where_it_is_used[rtx4090]"),
 }  # fmt: skip

@@ -90,7 +90,7 @@ class Plan:
             f"  data          {spec.data.name}: {data.num_train:,} training {unit} of {item}, "
             f"{data.num_evaluation:,} held out, {data.num_classes} classes{_aside(data.description)}",
             f"  model         {spec.model.name}{self._start()}",
-            f"  precision     {spec.precision.name}: matrix products in {self.precision.arithmetic}{self._scale()}",
+            f"  precision     {spec.precision.name}: matrix products in {self._arithmetic()}{self._scale()}",
             f"  memory        {', '.join(choice.name for choice in spec.memory)}",
             f"  kernels       {', '.join(choice.name for choice in spec.kernels)}",
             f"  parallelism   {spec.parallelism.name}: {self.parallelism.executor} executor",
@@ -101,6 +101,10 @@ class Plan:
         start = self.spec.start
         weights = "" if start.weights is None else f", weights of {start.weights}"
         return weights + (f", frozen: {', '.join(start.freeze)}" if start.freeze else "")
+
+    def _arithmetic(self) -> str:
+        summed = "" if self.precision.accumulation == "float32" else f", summed in {self.precision.accumulation}"
+        return f"{self.precision.arithmetic}{summed}"
 
     def _scale(self) -> str:
         scale = self.precision.loss_scale

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 
-from trainer4090.card import Dtype
+from trainer4090.card import Accumulation, Dtype
 from trainer4090.records import ForwardContext, Notice, Settings
 from trainer4090.registry import Registry
 
@@ -26,6 +26,8 @@ class Precision:
 
     arithmetic: Dtype = "float32"
     """What matrix products really run in on this card."""
+    accumulation: Accumulation = "float32"
+    """What the sums inside a matrix product are really kept in."""
     loss_scale: LossScale | None = None
     context: ForwardContext = lambda device: nullcontext()
     """Around forward only: backward follows the dtypes that forward chose."""
