@@ -272,4 +272,23 @@ MUTANTS = {
     "mfu_of_fp16_sums_against_the_slower_peak": Mutant(
         "card.py", '(dtype, accumulation) == ("float16", "float16")', "False",
         "test_fp16_accumulation.py::test_where_it_is_used[rtx4090]"),
+    "float8_layers_in_bf16": Mutant(
+        "precision/fp8.py", "lambda _, name: name in names", "lambda _, name: False",
+        "test_fp8.py::test_a_layer_is_the_product_of_rounded_numbers[tensorwise]"),
+    "one_scale_for_all_rows": Mutant(
+        "precision/fp8.py", "from_recipe_name(recipe)", 'from_recipe_name("tensorwise")',
+        "test_fp8.py::test_a_layer_is_the_product_of_rounded_numbers[rowwise]"),
+    "float8_output": Mutant(
+        "precision/fp8.py", "if name not in last]", "]", "test_fp8.py::test_layers[last-left]"),
+    "tied_head_in_float8": Mutant(
+        "precision/fp8.py", " and uses[id(layer.weight)] == 1", "", "test_fp8.py::test_layers[tied]"),
+    "float8_of_any_size": Mutant(
+        "precision/fp8.py", "layer.out_features % MULTIPLE == 0", "layer.out_features % MULTIPLE",
+        "test_fp8.py::test_layers[odd]"),
+    "float8_without_autocast": Mutant(
+        "precision/fp8.py", "        context=bfloat16_autocast,\n", "",
+        "test_fp8.py::test_norms_are_computed_in_fp32_and_the_head_in_bf16"),
+    "float8_on_any_card": Mutant(
+        "rules/precision.py", " >= FLOAT8_CAPABILITY", " > (0, 0)",
+        "test_fp8.py::test_a_card_without_float8_is_refused[rtx3090]"),
 }  # fmt: skip

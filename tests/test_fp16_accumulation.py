@@ -1,4 +1,4 @@
-"""`precision.accumulate=fp16`: where it is used, what the plan says where it is not, and the peak that MFU counts with."""
+"""`precision.accumulate=fp16`: where it is used, what the plan says elsewhere, and the peak that MFU counts with."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import subprocess
 import sys
@@ -103,7 +104,18 @@ def kind_of(combination: Combination) -> str | None:
     return "no_blocks" if combination.model == "vgg" and combination.memory == "checkpoint" else None
 
 
-ACCEPTED = [combination for combination in COMBINATIONS if kind_of(combination) is None]
+WITHOUT_WIDE_LAYERS = ("cnn", "resnet")
+"""Their only linear layer is the output, so fp8 has nothing to work on, as is seen when they are built."""
+
+
+def refused_when_built(combination: Combination) -> bool:
+    """Whether it plans, but has a part that the chosen options cannot work on; `test_fp8.py` has reason and cure."""
+    return combination.precision == "fp8" and combination.model in WITHOUT_WIDE_LAYERS
+
+
+ACCEPTED = [each for each in COMBINATIONS if kind_of(each) is None and not refused_when_built(each)]
+NEEDS = {"fp8": "torchao"}
+"""Option -> optional package, without which its combinations are planned and not trained."""
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -171,6 +183,9 @@ REST = [combination for combination in ACCEPTED if combination not in FAST]
     "combination", [*FAST, *(pytest.param(each, marks=pytest.mark.full) for each in REST)], ids=str
 )
 def test_an_accepted_combination_trains(combination: Combination) -> None:
+    for option, package in NEEDS.items():
+        if option in vars(combination).values() and importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is not installed")
     torch._dynamo.reset()
     counters.clear()
     run = run_of(*combination.words)

@@ -73,7 +73,7 @@ def build(
     model.module.to(dtype)
     flops = _flops_per_sample(plan, data, model, loss, notice)
     forward = Forward(
-        module=_transformed(plan, model, device),
+        module=_transformed(plan, model, device, notice),
         prepare=partial(prepared, prepare=data.prepare, dtype=dtype, channels_last=plan.kernels.channels_last),
         context=partial(plan.precision.context, device),
         device=device,
@@ -165,9 +165,9 @@ def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return tensor.to(dtype) if tensor.dtype != dtype and tensor.is_floating_point() else tensor
 
 
-def _transformed(plan: Plan, model: Model, device: torch.device) -> nn.Module:
+def _transformed(plan: Plan, model: Model, device: torch.device, notice: Callable[[str], None]) -> nn.Module:
     parts = (Part(model.module.to(device), model.blocks, model.compile_units),)
-    site = Site(rank=0, device=device)
+    site = Site(rank=0, device=device, notice=notice)
     for transform in plan.transforms:
         parts = transform.apply(parts, site)
     return parts[0].module

@@ -158,7 +158,9 @@ def make(spec: RunSpec, card: Card, evidence: Evidence) -> Plan:
         optimizer=OPTIMIZERS.get(spec.optimizer.name).build(spec.optimizer.config),
         schedule=schedule,
         evaluation=evaluated,
-        transforms=tuple(sorted((*memory.transforms, *kernels.transforms), key=lambda step: step.stage)),
+        transforms=tuple(
+            sorted((*precision.transforms, *memory.transforms, *kernels.transforms), key=lambda step: step.stage)
+        ),
         fused_optimizer=kernels.fused_optimizer or precision.loss_scale is not None,
         settings=precision.settings + memory.settings + kernels.settings,
         notices=notices,

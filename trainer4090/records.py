@@ -55,6 +55,8 @@ class Site:
 
     rank: int
     device: torch.device
+    notice: Callable[[str], None] = lambda text: None
+    """Tells the user what only the built model shows."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 from trainer4090.card import Accumulation, Dtype
-from trainer4090.records import ForwardContext, Notice, Settings
+from trainer4090.records import ForwardContext, Notice, Settings, Transform
 from trainer4090.registry import Registry
 
 
@@ -31,6 +31,7 @@ class Precision:
     loss_scale: LossScale | None = None
     context: ForwardContext = lambda device: nullcontext()
     """Around forward only: backward follows the dtypes that forward chose."""
+    transforms: tuple[Transform, ...] = ()
     settings: Settings = field(default_factory=Settings)
     """Mixed precisions leave TF32 as torch has it: autocast keeps convolutions out of fp32 anyway, and cuDNN chooses
     its fp16 kernels from fewer when TF32 is off."""
