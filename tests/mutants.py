@@ -79,7 +79,7 @@ MUTANTS = {
         "self._rates[torch.minimum(self._applied, self._last)]",
         "test_update.py::test_an_update_reads_nothing_back[gpt-none-amp]"),
     "no_buffer_guard": Mutant(
-        CHECKPOINT, "return nullcontext(), cloned_buffers(self.blocks)", "return nullcontext(), nullcontext()",
+        CHECKPOINT, "with cloned_buffers(blocks), only(backends)", "with only(backends)",
         "test_checkpointing.py::test_running_statistics_move_once_an_update[2]"),
     "reentrant": Mutant(
         CHECKPOINT, f"{RECOMPUTE}=self._contexts)", "recompute_in_backward(self._run, hidden, use_reentrant=True)",
@@ -100,7 +100,7 @@ MUTANTS = {
         BUILD, " if tensor.ndim == 4 else tensor", "",
         "test_fused.py::test_channels_last_is_for_tensors_of_four_dimensions"),
     "autocast_dtype_not_in_the_key": Mutant(
-        "kernels/fused.py", "cache_key_tag, *dtypes]", "cache_key_tag]",
+        "kernels/fused.py", "cache_key_tag, *dtypes,", "cache_key_tag,",
         "test_fused.py::test_each_autocast_dtype_has_its_own_key_in_the_compilers_cache"),
     "momentum_not_initialised": Mutant(
         "optimizers/sgd.py", "torch.zeros_like(parameter)", "torch.empty_like(parameter)",
@@ -291,4 +291,16 @@ MUTANTS = {
     "float8_on_any_card": Mutant(
         "rules/precision.py", " >= FLOAT8_CAPABILITY", " > (0, 0)",
         "test_fp8.py::test_a_card_without_float8_is_refused[rtx3090]"),
+    "attention_by_any_backend": Mutant(
+        BUILD, "(plan.precision.context, *plan.kernels.contexts)", "(plan.precision.context,)",
+        "test_sdpa.py::test_the_backend_is_active[math-none-1]"),
+    "recomputed_by_any_backend": Mutant(
+        CHECKPOINT, "with cloned_buffers(blocks), only(backends)", "with cloned_buffers(blocks)",
+        "test_sdpa.py::test_the_backend_is_active[math-checkpoint-2]"),
+    "backend_not_in_the_key": Mutant(
+        "kernels/fused.py", "*dtypes, *allowed_backends()]", "*dtypes]",
+        "test_sdpa.py::test_each_backend_has_its_own_key_in_the_compilers_cache"),
+    "flash_in_fp32": Mutant(
+        "rules/attention.py", 'in ("float32", "tf32")', 'in ("tf32",)',
+        "test_sdpa.py::test_a_backend_that_is_not_there[flash-fp32]"),
 }  # fmt: skip

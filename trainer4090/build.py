@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -24,7 +25,7 @@ from trainer4090.losses import LOSSES
 from trainer4090.models import MODELS
 from trainer4090.plan import Plan
 from trainer4090.plugins import trial
-from trainer4090.records import Batch, Loss, Model, Part, Site
+from trainer4090.records import Batch, Loss, Model, Part, Site, nested
 from trainer4090.report.flops import model_flops
 
 LABEL_SAMPLES = 8192
@@ -75,7 +76,7 @@ def build(
     forward = Forward(
         module=_transformed(plan, model, device, notice),
         prepare=partial(prepared, prepare=data.prepare, dtype=dtype, channels_last=plan.kernels.channels_last),
-        context=partial(plan.precision.context, device),
+        context=_context(plan, device),
         device=device,
         frozen=frozen,
     )
@@ -84,6 +85,12 @@ def build(
     if device.type == "cuda":
         data = replace(data, train=data.train.resident(device), evaluation=data.evaluation.resident(device))
     return Run(plan, device, data, loss, executor, flops)
+
+
+def _context(plan: Plan, device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
+    if not plan.kernels.contexts:
+        return partial(plan.precision.context, device)  # the usual case, once a micro-batch
+    return partial(nested, (plan.precision.context, *plan.kernels.contexts), device)
 
 
 def _executor(plan: Plan, forward: Forward, loss: Loss, blocks: tuple[str, ...]) -> LocalExecutor:

@@ -92,7 +92,7 @@ class Plan:
             f"  model         {spec.model.name}{self._start()}",
             f"  precision     {spec.precision.name}: matrix products in {self._arithmetic()}{self._scale()}",
             f"  memory        {', '.join(choice.name for choice in spec.memory)}",
-            f"  kernels       {', '.join(choice.name for choice in spec.kernels)}",
+            f"  kernels       {', '.join(choice.name for choice in spec.kernels)}{self._attention()}",
             f"  parallelism   {spec.parallelism.name}: {self.parallelism.executor} executor",
             f"  evaluation    {self.evaluation.describe()}",
         ]
@@ -105,6 +105,10 @@ class Plan:
     def _arithmetic(self) -> str:
         summed = "" if self.precision.accumulation == "float32" else f", summed in {self.precision.accumulation}"
         return f"{self.precision.arithmetic}{summed}"
+
+    def _attention(self) -> str:
+        backend = self.kernels.attention
+        return "" if backend is None else f": attention by {'torch' if backend == 'auto' else backend + ' alone'}"
 
     def _scale(self) -> str:
         scale = self.precision.loss_scale

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from trainer4090.records import Notice, Settings, Transform
+from trainer4090.records import ForwardContext, Notice, Settings, Transform
 from trainer4090.registry import Registry
 
 
@@ -16,6 +16,10 @@ class Kernels:
     """Backend of torch.compile, None when nothing is compiled."""
     fused_optimizer: bool = False
     channels_last: bool = False
+    attention: str | None = None
+    """Backend of scaled_dot_product_attention that was asked for, None when nobody asked."""
+    contexts: tuple[ForwardContext, ...] = ()
+    """Around forward, inside the precision's."""
     transforms: tuple[Transform, ...] = ()
     settings: Settings = field(default_factory=Settings)
     notices: tuple[Notice, ...] = ()

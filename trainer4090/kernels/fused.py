@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from trainer4090.attention import allowed_backends
 from trainer4090.errors import MachineError, Problem
 from trainer4090.kernels import KERNELS, Kernels
 from trainer4090.records import Notice, Parts, Settings, Site, Stage, Transform
@@ -80,17 +81,18 @@ def compile_parts(parts: Parts, site: Site, backend: str) -> Parts:
 
 
 def inductor(graph: Any, inputs: Any) -> Any:
-    """Inductor's code for `graph`, an fx.GraphModule that is traced under the present autocast.
+    """Inductor's code for `graph`, an fx.GraphModule that is traced under the present contexts of forward.
 
     torch 2.11 keys its cache on disk by whether autocast is on, not by its dtype, so that `precision=amp` would run in
-    the bf16 of an earlier `precision=bf16`, in silence. The tag tells them apart.
+    the bf16 of an earlier `precision=bf16`, in silence. No torch so far keys it by the backend of attention. The tag
+    tells them apart.
 
     Source: https://github.com/pytorch/pytorch/pull/181564
     """
     import torch
 
     dtypes = [str(torch.get_autocast_dtype(device)) for device in ("cpu", "cuda") if torch.is_autocast_enabled(device)]
-    tag = " ".join([torch.compiler.config.cache_key_tag, *dtypes])
+    tag = " ".join([torch.compiler.config.cache_key_tag, *dtypes, *allowed_backends()])
     with torch.compiler.config.patch(cache_key_tag=tag):  # pyright: ignore[reportAttributeAccessIssue]
         return torch._dynamo.lookup_backend("inductor")(graph, inputs)
 
