@@ -303,4 +303,22 @@ MUTANTS = {
     "flash_in_fp32": Mutant(
         "rules/attention.py", 'in ("float32", "tf32")', 'in ("tf32",)',
         "test_sdpa.py::test_a_backend_that_is_not_there[flash-fp32]"),
+    "mode_forgotten": Mutant(
+        "kernels/fused.py", "list_mode_options(mode)", 'list_mode_options("default")',
+        "test_fused.py::test_a_mode_reaches_the_compiler"),
+    "accumulation_into_graphs": Mutant(
+        "rules/compilation.py", "batching.accumulation > 1", "batching.accumulation > 99",
+        "test_fused.py::test_graphs_of_the_compiler_refuse_accumulation"),
+    "scripted_mode_never_changes": Mutant(
+        "kernels/script.py", "if module.training != in_step_with:", "if in_step_with is None:",
+        "test_script.py::test_frozen_parts_stay_in_evaluation_mode"),
+    "scripted_parts_in_one_mode": Mutant(
+        "kernels/script.py", "twin.training = each.training", "twin.training = module.training",
+        "test_script.py::test_frozen_parts_stay_in_evaluation_mode"),
+    "nothing_scripted": Mutant(
+        "kernels/script.py", "            unit.forward = _in_step", "            _in_step",
+        "test_script.py::test_equals_eager[mlp-fp32]"),
+    "script_over_recomputation": Mutant(
+        "rules/compilation.py", "(replaced or plan", "(plan",
+        "test_script.py::test_what_replaces_a_forward_is_refused[checkpoint]"),
 }  # fmt: skip

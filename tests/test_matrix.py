@@ -95,13 +95,21 @@ REFUSALS = {
         "gpt takes tokens, but data=digits gives images",
         ("data=text",),
     ),
+    "forward_replaced": Refusal(
+        ("model=mlp", "kernels=script", "memory=checkpoint"),
+        "script compiles forwards as their classes have them, and another option replaces some of these",
+        ("memory=none",),
+    ),
 }
-"""All kinds; a fifth needs a physical reason that none of these is."""
+"""All kinds; a sixth needs a physical reason that none of these is."""
 
 
-def kind_of(combination: Combination) -> str | None:
-    """The refusal that a combination meets."""
-    return "no_blocks" if combination.model == "vgg" and combination.memory == "checkpoint" else None
+def kinds_of(combination: Combination) -> list[str]:
+    """The refusals that a combination meets."""
+    recomputes = combination.memory == "checkpoint"
+    kinds = ["no_blocks"] if combination.model == "vgg" and recomputes else []
+    replaced = recomputes or combination.precision == "fp8"
+    return [*kinds, "forward_replaced"] if combination.kernels == "script" and replaced else kinds
 
 
 WITHOUT_WIDE_LAYERS = ("cnn", "resnet")
@@ -113,7 +121,7 @@ def refused_when_built(combination: Combination) -> bool:
     return combination.precision == "fp8" and combination.model in WITHOUT_WIDE_LAYERS
 
 
-ACCEPTED = [each for each in COMBINATIONS if kind_of(each) is None and not refused_when_built(each)]
+ACCEPTED = [each for each in COMBINATIONS if not kinds_of(each) and not refused_when_built(each)]
 NEEDS = {"fp8": "torchao"}
 """Option -> optional package, without which its combinations are planned and not trained."""
 
@@ -122,16 +130,16 @@ NEEDS = {"fp8": "torchao"}
 def test_every_combination_plans_or_is_refused(model: str) -> None:
     for combination in (combination for combination in COMBINATIONS if combination.model == model):
         spec = parse(compose(combination.words).tree)
-        evidence, kind = plan.gather(spec), kind_of(combination)
+        evidence, kinds = plan.gather(spec), kinds_of(combination)
         for card in CARDS:
             made = plan.make(spec, card, evidence)
-            if kind is None:
+            if not kinds:
                 rules.check(made)
                 assert made.describe().startswith(f"plan for {card.device_name}")
                 continue
             with pytest.raises(ConfigError) as error:
                 rules.check(made)
-            assert [problem.given for problem in error.value.problems] == [REFUSALS[kind].reason]
+            assert [problem.given for problem in error.value.problems] == [REFUSALS[kind].reason for kind in kinds]
 
 
 @pytest.mark.parametrize("refusal", REFUSALS.values(), ids=REFUSALS)
@@ -144,8 +152,8 @@ def test_a_refusal_has_a_reason_and_a_cure_that_works(refusal: Refusal) -> None:
     plan_of(*(word for word in refusal.example if word.split("=")[0] != refusal.cure[0].split("=")[0]), *refusal.cure)
 
 
-def test_there_are_at_most_four_kinds_of_refusal() -> None:
-    assert len(REFUSALS) <= 4
+def test_there_are_at_most_five_kinds_of_refusal() -> None:
+    assert len(REFUSALS) <= 5
 
 
 def test_planning_imports_no_torch() -> None:

@@ -14,6 +14,10 @@ class Kernels:
 
     compile_backend: str | None = None
     """Backend of torch.compile, None when nothing is compiled."""
+    cuda_graphs_inside: bool = False
+    """The compiler captures forward and backward as CUDA graphs of its own."""
+    scripted: bool = False
+    """Forward runs as TorchScript."""
     fused_optimizer: bool = False
     channels_last: bool = False
     attention: str | None = None

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from trainer4090.errors import ConfigError, DataError
 from trainer4090.plan import Plan
-from trainer4090.rules import attention, data, memory, model, precision, run
+from trainer4090.rules import attention, compilation, data, memory, model, precision, run
 
-RULES = (*run.RULES, *model.RULES, *memory.RULES, *precision.RULES, *attention.RULES)
+RULES = (*run.RULES, *model.RULES, *memory.RULES, *precision.RULES, *attention.RULES, *compilation.RULES)
 DATA_RULES = data.RULES
 
 
