@@ -264,7 +264,8 @@ def test_a_mode_is_on_where_code_is_generated(monkeypatch: pytest.MonkeyPatch) -
         return run(self, *inputs)
 
     monkeypatch.setattr(GraphLowering, "run", spied)
-    monkeypatch.setattr(torch.compiler.config, "force_disable_caches", True)
+    monkeypatch.setattr(config, "fx_graph_cache", False)
+    monkeypatch.setattr(torch._functorch.config, "enable_autograd_cache", False)
     mode = "kernels.fused.mode=max-autotune-no-cudagraphs"
     assert_equal_training(without_dropout("mlp"), ("kernels=fused", mode), TOLERANCE["fp32"])
     assert seen and all(seen) and not config.max_autotune

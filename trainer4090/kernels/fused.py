@@ -121,7 +121,8 @@ def inductor(graph: Any, inputs: Any, mode: Mode) -> Any:
     tag = " ".join([torch.compiler.config.cache_key_tag, *dtypes, *allowed_backends()])
     with torch.compiler.config.patch(cache_key_tag=tag):  # pyright: ignore[reportAttributeAccessIssue]
         patches = torch._inductor.list_mode_options(mode)
-        return torch._dynamo.lookup_backend("inductor")(graph, inputs, config_patches=patches)
+        compile_graph: Any = torch._dynamo.lookup_backend("inductor")
+        return compile_graph(graph, inputs, config_patches=patches)
 
 
 def require_compiler(device_type: str) -> None:
