@@ -104,7 +104,7 @@ MUTANTS = {
         "self._rates[torch.minimum(self.applied, self._last)]",
         "test_update.py::test_an_update_reads_nothing_back[gpt-none-amp]"),
     "no_buffer_guard": Mutant(
-        CHECKPOINT, "return nullcontext(), cloned_buffers(self.blocks)", "return nullcontext(), nullcontext()",
+        CHECKPOINT, "with cloned_buffers(blocks), only(backends)", "with only(backends)",
         "test_checkpointing.py::test_running_statistics_move_once_an_update[2]"),
     "reentrant": Mutant(
         CHECKPOINT, RECOMPUTE, "recompute_in_backward(self._run, hidden, use_reentrant=True)",
@@ -125,7 +125,7 @@ MUTANTS = {
         "build/inputs.py", " if tensor.ndim == 4 else tensor", "",
         "test_fused.py::test_channels_last_is_for_tensors_of_four_dimensions"),
     "autocast_dtype_not_in_the_key": Mutant(
-        "kernels/fused.py", "cache_key_tag, *dtypes]", "cache_key_tag]",
+        "kernels/fused.py", "cache_key_tag, *dtypes,", "cache_key_tag,",
         "test_fused.py::test_each_autocast_dtype_has_its_own_key_in_the_compilers_cache"),
     "momentum_not_initialised": Mutant(
         "optimizers/sgd.py", "torch.zeros_like(parameter)", "torch.empty_like(parameter)",
@@ -332,4 +332,63 @@ MUTANTS = {
     "evaluation_of_whole_logits": Mutant(
         "loop.py", "run.plan.evaluation_batch", "run.plan.batching.micro_batch",
         "test_linear_cross_entropy.py::test_the_logits_of_all_tokens_never_exist_together"),
+    "fp16_sums_on_a_card_that_gains_nothing": Mutant(
+        "precision/amp.py", 'config.accumulate == "fp16" and why is None', 'config.accumulate == "fp16"',
+        "test_fp16_accumulation.py::test_where_it_is_used[h200]"),
+    "fp16_sums_of_the_last_run_stay_on": Mutant(
+        "precision/amp.py", 'flags=(("backends.cuda.matmul.allow_fp16_accumulation", accumulates),)',
+        'flags=(("backends.cuda.matmul.allow_fp16_accumulation", True),) * accumulates',
+        "test_fp16_accumulation.py::test_where_it_is_used[rtx4090-fp32]"),
+    "mfu_of_fp16_sums_against_the_slower_peak": Mutant(
+        "card.py", '(dtype, accumulation) == ("float16", "float16")', "False",
+        "test_fp16_accumulation.py::test_where_it_is_used[rtx4090]"),
+    "float8_layers_in_bf16": Mutant(
+        "precision/fp8.py", "lambda _, name: name in names", "lambda _, name: False",
+        "test_fp8.py::test_a_layer_is_the_product_of_rounded_numbers[tensorwise]"),
+    "one_scale_for_all_rows": Mutant(
+        "precision/fp8.py", "from_recipe_name(recipe)", 'from_recipe_name("tensorwise")',
+        "test_fp8.py::test_a_layer_is_the_product_of_rounded_numbers[rowwise]"),
+    "float8_output": Mutant(
+        "precision/fp8.py", "if name not in last]", "]", "test_fp8.py::test_layers[last-left]"),
+    "tied_head_in_float8": Mutant(
+        "precision/fp8.py", " and uses[id(layer.weight)] == 1", "", "test_fp8.py::test_layers[tied]"),
+    "float8_of_any_size": Mutant(
+        "precision/fp8.py", "layer.out_features % MULTIPLE == 0", "layer.out_features % MULTIPLE",
+        "test_fp8.py::test_layers[odd]"),
+    "float8_without_autocast": Mutant(
+        "precision/fp8.py", "        context=bfloat16_autocast,\n", "",
+        "test_fp8.py::test_norms_are_computed_in_fp32_and_the_head_in_bf16"),
+    "float8_on_any_card": Mutant(
+        "rules/precision.py", " >= FLOAT8_CAPABILITY", " > (0, 0)",
+        "test_fp8.py::test_a_card_without_float8_is_refused[rtx3090]"),
+    "attention_by_any_backend": Mutant(
+        "build/__init__.py", "(plan.precision.context, *plan.kernels.contexts)", "(plan.precision.context,)",
+        "test_sdpa.py::test_the_backend_is_active[math-none-1]"),
+    "recomputed_by_any_backend": Mutant(
+        CHECKPOINT, "with cloned_buffers(blocks), only(backends)", "with cloned_buffers(blocks)",
+        "test_sdpa.py::test_the_backend_is_active[math-checkpoint-2]"),
+    "backend_not_in_the_key": Mutant(
+        "kernels/fused.py", "*dtypes, *allowed_backends()]", "*dtypes]",
+        "test_sdpa.py::test_each_backend_has_its_own_key_in_the_compilers_cache"),
+    "flash_in_fp32": Mutant(
+        "rules/attention.py", 'in ("float32", "tf32")', 'in ("tf32",)',
+        "test_sdpa.py::test_a_backend_that_is_not_there[flash-fp32]"),
+    "mode_forgotten": Mutant(
+        "kernels/fused.py", "list_mode_options(mode)", 'list_mode_options("default")',
+        "test_fused.py::test_a_mode_reaches_the_compiler"),
+    "accumulation_into_graphs": Mutant(
+        "rules/compilation.py", "batching.accumulation > 1", "batching.accumulation > 99",
+        "test_fused.py::test_graphs_of_the_compiler_refuse_accumulation"),
+    "scripted_mode_never_changes": Mutant(
+        "kernels/script.py", "if module.training != in_step_with:", "if in_step_with is None:",
+        "test_script.py::test_frozen_parts_stay_in_evaluation_mode"),
+    "scripted_parts_in_one_mode": Mutant(
+        "kernels/script.py", "twin.training = each.training", "twin.training = module.training",
+        "test_script.py::test_frozen_parts_stay_in_evaluation_mode"),
+    "nothing_scripted": Mutant(
+        "kernels/script.py", "            unit.forward = _in_step", "            _in_step",
+        "test_script.py::test_equals_eager[mlp-fp32]"),
+    "script_over_recomputation": Mutant(
+        "rules/compilation.py", "(replaced or plan", "(plan",
+        "test_script.py::test_what_replaces_a_forward_is_refused[checkpoint]"),
 }  # fmt: skip

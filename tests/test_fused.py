@@ -9,16 +9,19 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import run_of, train_updates
+from conftest import REPOSITORY, plan_of, run_of, train_updates
 from equal_runs import AOT, assert_near, state_of, tiny
 from torch._dynamo.utils import counters
 
 from trainer4090.build import Run, prepared
-from trainer4090.errors import MachineError
+from trainer4090.card import CPU, Card, load
+from trainer4090.errors import ConfigError, MachineError
 from trainer4090.kernels import fused
 from trainer4090.kernels.fused import require_compiler
 from trainer4090.loop import evaluate
+from trainer4090.records import Part, Site, Stage
 
+RTX4090 = load(REPOSITORY / "conf" / "card" / "rtx4090.yaml")
 TOLERANCE = {"fp32": 1e-5, "bf16": 2.0**-7, "amp": 2.0**-10}
 """Of losses and parameters after three updates: the dtype's distance between neighbours, for fp32 a hundred of them."""
 GENTLE = ("schedule=constant", "optimizer.lr=0.01", "train.clip_norm=1")
@@ -68,7 +71,7 @@ def test_each_autocast_dtype_has_its_own_key_in_the_compilers_cache(monkeypatch:
     """Torch 2.11 hands the graph of one dtype to the other; `test_gpu_training.py` meets that with generated code."""
     keys = []
 
-    def compiled(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+    def compiled(graph: torch.fx.GraphModule, inputs: Any, **options: Any) -> Any:
         keys.append(torch.compiler.config.cache_key_tag)
         return graph.forward
 
@@ -79,7 +82,7 @@ def test_each_autocast_dtype_has_its_own_key_in_the_compilers_cache(monkeypatch:
     for precision in ("fp32", "bf16", "amp"):
         train_updates(run_of(*tiny("mlp", "kernels=fused", f"precision={precision}")), 1)
     models, losses = keys[::2], keys[1::2]  # a loss is computed outside autocast
-    assert len(set(models)) == 3 and losses == ["", "", ""]
+    assert len(set(models)) == 3 and len(set(losses)) == 1
     assert torch.compiler.config.cache_key_tag == ""
 
 
@@ -198,3 +201,94 @@ def test_no_compiler_no_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     with pytest.raises(MachineError, match=r"kernels\.fused"):
         run_of(*tiny("mlp", "kernels=fused"))
     run_of(*tiny("mlp", *AOT))
+
+
+MODES = {  # words, card, what is left of the mode, asked and got of a notice
+    "default": (("mode=default",), CPU, "default", None),
+    "reduce-cpu": (("mode=reduce-overhead",), CPU, "default", "asked reduce-overhead, got default: a CPU has no CUDA"),
+    "autotune-cpu": (
+        ("mode=max-autotune",),
+        CPU,
+        "max-autotune-no-cudagraphs",
+        "asked max-autotune, got max-autotune-",
+    ),
+    "autotune-plain": (("mode=max-autotune-no-cudagraphs",), CPU, "max-autotune-no-cudagraphs", None),
+    "reduce-gpu": (("mode=reduce-overhead",), RTX4090, "reduce-overhead", None),
+    "autotune-gpu": (("mode=max-autotune",), RTX4090, "max-autotune", None),
+    "aot": (("mode=reduce-overhead", "backend=aot_eager"), RTX4090, "default", "modes are Inductor's"),
+    "not-compiled": (("mode=reduce-overhead", "compile=false"), RTX4090, None, None),
+}
+
+
+@pytest.mark.parametrize(("words", "card", "mode", "says"), MODES.values(), ids=MODES)
+def test_what_is_left_of_a_mode(words: tuple[str, ...], card: Card, mode: str | None, says: str | None) -> None:
+    made = plan_of(*tiny("mlp", "kernels=fused", *(f"kernels.fused.{word}" for word in words)), card=card)
+    compiling = [step.label for step in made.transforms if step.stage is Stage.COMPILE]
+    assert all(label.endswith(f"mode {mode}") or mode == "default" for label in compiling)
+    assert len(compiling) == (mode is not None)
+    graphs = mode in ("reduce-overhead", "max-autotune")
+    assert made.kernels.cuda_graphs_inside == graphs == bool(made.settings.environment)
+    assert [str(says) in str(notice) for notice in made.kernels.notices] == [True] * (says is not None)
+
+
+def test_a_mode_reaches_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = []
+
+    def compiled(graph: torch.fx.GraphModule, inputs: Any, config_patches: dict[str, Any]) -> Any:
+        given.append(config_patches)
+        return graph.forward
+
+    monkeypatch.setattr(fused, "require_compiler", lambda device_type: None)
+    lookup = torch._dynamo.lookup_backend
+    monkeypatch.setattr(torch._dynamo, "lookup_backend", lambda name: {"inductor": compiled}.get(name) or lookup(name))
+    for mode in ("default", "max-autotune-no-cudagraphs"):
+        torch._dynamo.reset()
+        train_updates(run_of(*tiny("mlp", "kernels=fused", f"kernels.fused.mode={mode}")), 1)
+    models, losses = given[::2], given[1::2]
+    assert models[0] == {} and models[1]["max_autotune"] is True and "triton.cudagraphs" not in models[1]
+    run = run_of(*tiny("mlp", "kernels=fused"))
+    parts = (Part(run.executor.forward.module, ()),)
+    torch._dynamo.reset()
+    fused.compile_parts(parts, Site(0, torch.device("cpu")), "inductor", "reduce-overhead")
+    train_updates(run, 1)
+    assert given[4] == {"triton.cudagraphs": True}
+    assert losses == [{}, {}]
+
+
+@pytest.mark.full
+def test_a_mode_is_on_where_code_is_generated(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._inductor import config
+    from torch._inductor.graph import GraphLowering
+
+    seen, run = [], GraphLowering.run
+
+    def spied(self: GraphLowering, *inputs: Any) -> Any:
+        seen.append(config.max_autotune)
+        return run(self, *inputs)
+
+    monkeypatch.setattr(GraphLowering, "run", spied)
+    monkeypatch.setattr(config, "fx_graph_cache", False)
+    monkeypatch.setattr(torch._functorch.config, "enable_autograd_cache", False)
+    mode = "kernels.fused.mode=max-autotune-no-cudagraphs"
+    assert_equal_training(without_dropout("mlp"), ("kernels=fused", mode), TOLERANCE["fp32"])
+    assert seen and all(seen) and not config.max_autotune
+
+
+GRAPHS = ("kernels=fused", "kernels.fused.mode=reduce-overhead")
+
+
+def test_graphs_of_the_compiler_refuse_accumulation() -> None:
+    words = (*GRAPHS, "train.batch_size=8")
+    with pytest.raises(ConfigError, match=r"use kernels\.fused\.mode=default, or train\.micro_batch=8"):
+        plan_of(*tiny("mlp", *words), "train.micro_batch=4", card=RTX4090)
+    plan_of(*tiny("mlp", *words), "train.micro_batch=8", card=RTX4090)
+    plan_of(*tiny("mlp", *words), "train.micro_batch=4", card=CPU)  # with a notice that there are no graphs
+
+
+@pytest.mark.parametrize(
+    ("model", "word", "expected"),
+    [("cnn", "auto", True), ("cnn", "false", False), ("gpt", "auto", False), ("gpt", "true", True)],
+)
+def test_cudnn_benchmark(model: str, word: str, expected: bool) -> None:
+    settings = plan_of(*tiny(model, "kernels=fused", f"kernels.fused.cudnn_benchmark={word}")).settings
+    assert dict(settings.flags)["backends.cudnn.benchmark"] is expected

@@ -22,7 +22,7 @@ LAYERS = (
     ("card",),
     ("records",),
     ("traits",),
-    ("item_format", "criterion"),
+    ("item_format", "criterion", "attention"),
     ("tokenizer",),
     ("precision", "memory", "kernels", "parallelism", "models", "data", "losses", "metrics", "optimizers", "schedules"),
     ("parse", "plugins", "evaluation", "plan", "device", "extend", "preparation"),

@@ -15,8 +15,10 @@ from trainer4090.errors import ConfigError, Problem
 from trainer4090.schema import PositiveFloat, PositiveInt, read
 
 Rate = PositiveFloat | None
-Dtype = Literal["float32", "tf32", "float16", "bfloat16"]
+Dtype = Literal["float32", "tf32", "float16", "bfloat16", "float8"]
 """Arithmetic that matrix products run in; `tf32` is float32 storage with 10 mantissa bits inside the tensor cores."""
+Accumulation = Literal["float32", "float16"]
+"""What the sums inside a matrix product of float16 are kept in."""
 
 
 @dataclass(frozen=True)
@@ -33,20 +35,27 @@ class Card:
     tf32_tflops: Rate
     fp16_tflops: Rate
     """Dense tensor rate with fp32 accumulation."""
+    fp16_accumulate_tflops: Rate
+    """The same with fp16 accumulation: twice as much on GeForce cards, no more on those of data centres."""
     bf16_tflops: Rate
+    fp8_tflops: Rate
+    """Dense tensor rate with fp32 accumulation, None where there is no such arithmetic."""
     bandwidth_gb_s: Rate
     link_gb_s: Rate
     peer_access: bool
     source: str
     """Where the figures come from; printed by every plan."""
 
-    def peak_tflops(self, dtype: Dtype) -> float | None:
-        """Dense peak in TFLOP/s for matrix products in `dtype` (accumulating in fp32), or None when unknown."""
+    def peak_tflops(self, dtype: Dtype, accumulation: Accumulation = "float32") -> float | None:
+        """Dense peak in TFLOP/s for matrix products in `dtype`, or None when unknown."""
+        if (dtype, accumulation) == ("float16", "float16"):
+            return self.fp16_accumulate_tflops
         rates = {
             "float32": self.fp32_tflops,
             "tf32": self.tf32_tflops,
             "float16": self.fp16_tflops,
             "bfloat16": self.bf16_tflops,
+            "float8": self.fp8_tflops,
         }
         return rates[dtype]
 
@@ -125,7 +134,9 @@ def identify(gpu: Present, known: Iterable[Card]) -> Card:
         fp32_tflops=None,
         tf32_tflops=None,
         fp16_tflops=None,
+        fp16_accumulate_tflops=None,
         bf16_tflops=None,
+        fp8_tflops=None,
         bandwidth_gb_s=None,
         link_gb_s=None,
         peer_access=False,
@@ -142,7 +153,9 @@ CPU = Card(
     fp32_tflops=None,
     tf32_tflops=None,
     fp16_tflops=None,
+    fp16_accumulate_tflops=None,
     bf16_tflops=None,
+    fp8_tflops=None,
     bandwidth_gb_s=None,
     link_gb_s=None,
     peer_access=False,

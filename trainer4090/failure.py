@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainer4090.errors import MemoryExhaustedError, Problem
+from trainer4090.errors import ConfigError, MemoryExhaustedError, Problem
 from trainer4090.plan import Plan
 from trainer4090.plugin_modules import blamed
 
@@ -14,9 +14,16 @@ _EXHAUSTED = (
 )
 
 
+_NO_KERNEL = "No available kernel"
+"""What torch says when the only backend of attention that it may use cannot compute this one."""
+
+
 def translated(error: BaseException, plan: Plan, training: bool) -> BaseException:
     """`error`, or the error of ours that says the same. `training`: whether the run was built already."""
     said_by_torch = isinstance(error, RuntimeError) and any(text in str(error) for text in _EXHAUSTED)
+    if isinstance(error, RuntimeError) and _NO_KERNEL in str(error) and plan.kernels.contexts:
+        given = f"{plan.kernels.attention} cannot compute the attention of model={plan.spec.model.name}"
+        return ConfigError(Problem("kernels.sdpa.backend", given, "use kernels.sdpa.backend=auto, or math"))
     return _exhausted(plan, training) if said_by_torch or isinstance(error, MemoryError) else blamed(error)
 
 

@@ -92,9 +92,9 @@ class Plan:
             f"  data          {spec.data.name}: {data.num_train:,} training {unit} of {item}, "
             f"{data.num_evaluation:,} held out, {data.num_classes} classes{_aside(data.description)}",
             f"  model         {spec.model.name}{self._start()}",
-            f"  precision     {spec.precision.name}: matrix products in {self.precision.arithmetic}{self._scale()}",
+            f"  precision     {spec.precision.name}: matrix products in {self._arithmetic()}{self._scale()}",
             f"  memory        {', '.join(choice.name for choice in spec.memory)}",
-            f"  kernels       {', '.join(choice.name for choice in spec.kernels)}",
+            f"  kernels       {', '.join(choice.name for choice in spec.kernels)}{self._attention()}",
             f"  parallelism   {spec.parallelism.name}: {self.parallelism.executor} executor",
             f"  evaluation    {self.evaluation.describe()}",
         ]
@@ -103,6 +103,14 @@ class Plan:
         start = self.spec.start
         weights = "" if start.weights is None else f", weights of {start.weights}"
         return weights + (f", frozen: {', '.join(start.freeze)}" if start.freeze else "")
+
+    def _arithmetic(self) -> str:
+        summed = "" if self.precision.accumulation == "float32" else f", summed in {self.precision.accumulation}"
+        return f"{self.precision.arithmetic}{summed}"
+
+    def _attention(self) -> str:
+        backend = self.kernels.attention
+        return "" if backend is None else f": attention by {'torch' if backend == 'auto' else backend + ' alone'}"
 
     def _scale(self) -> str:
         scale = self.precision.loss_scale
@@ -159,11 +167,15 @@ def make(spec: RunSpec, card: Card, evidence: Evidence) -> Plan:
         schedule=schedule,
         evaluation=evaluated,
         evaluation_batch=_evaluation_batch(kernels, batching, evidence.data),
-        transforms=tuple(sorted((*memory.transforms, *kernels.transforms), key=lambda step: step.stage)),
+        transforms=_in_order(*precision.transforms, *memory.transforms, *kernels.transforms),
         fused_optimizer=kernels.fused_optimizer or precision.loss_scale is not None,
         settings=precision.settings + memory.settings + kernels.settings,
         notices=notices,
     )
+
+
+def _in_order(*transforms: Transform) -> tuple[Transform, ...]:
+    return tuple(sorted(transforms, key=lambda transform: transform.stage))
 
 
 def _records(registry: Registry[Any], choices: tuple[Choice, ...], facts: Facts) -> list[tuple[str, Any]]:

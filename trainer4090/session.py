@@ -100,7 +100,7 @@ class Session:
             reporter.notice(line)
         per_sample, per_item = built.flops_per_sample, plan.evidence.data.items_per_sample
         flops = None if per_sample is None else per_sample / per_item
-        peak = plan.card.peak_tflops(plan.precision.arithmetic)
+        peak = plan.card.peak_tflops(plan.precision.arithmetic, plan.precision.accumulation)
         self._points = LogPoints(reporter, built.device, flops, peak, self._gpu_sampler(reporter))
         return reporter, self._points
 

@@ -57,6 +57,8 @@ class ModelTraits:
     dropout: bool
     channels_last: bool
     """Gains from channels_last memory format on tensor cores (two-dimensional convolutions)."""
+    attention: bool | None = None
+    """Calls torch's scaled_dot_product_attention; None where nobody has said."""
     blocks: bool = True
     """Has blocks that form a chain (see `Part`)."""
     compiled_in_units: bool = False

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainer4090.records import Notice, Settings, Transform
+from trainer4090.records import ForwardContext, Notice, Settings, Transform
 from trainer4090.registry import Registry
 
 
@@ -26,6 +26,14 @@ class Kernels:
     """Parameters have zeros at their ends, which must stay zero."""
     head_chunk_tokens: int | None = None
     """Tokens whose logits exist at once in training, where the module hands on what its head takes; None: all."""
+    cuda_graphs_inside: bool = False
+    """The compiler captures forward and backward as CUDA graphs of its own."""
+    scripted: bool = False
+    """Forward runs as TorchScript."""
+    attention: str | None = None
+    """Backend of scaled_dot_product_attention that was asked for, None when nobody asked."""
+    contexts: tuple[ForwardContext, ...] = ()
+    """Around forward, inside the precision's."""
     transforms: tuple[Transform, ...] = ()
     settings: Settings = field(default_factory=Settings)
     notices: tuple[Notice, ...] = ()

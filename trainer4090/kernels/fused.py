@@ -12,11 +12,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from trainer4090.attention import allowed_backends
 from trainer4090.errors import MachineError, Problem
 from trainer4090.kernels import KERNELS, Kernels
 from trainer4090.records import Notice, Parts, Settings, Site, Stage, Transform
 from trainer4090.schema import Auto
 from trainer4090.traits import Facts
+
+Mode = Literal["default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune"]
+WITHOUT_GRAPHS: dict[Mode, Mode] = {"reduce-overhead": "default", "max-autotune": "max-autotune-no-cudagraphs"}
+"""A mode that captures CUDA graphs of its own -> what is left of it without them."""
+CUPTI = (("DISABLE_CUPTI_LAZY_REINIT", "1"), ("TEARDOWN_CUPTI", "0"))
+"""As torch.compile sets them for its CUDA graphs, which crash when a profiler's library is loaded a second time."""
 
 
 @dataclass(frozen=True)
@@ -25,34 +32,53 @@ class Config:
 
     compile: bool = True
     backend: Literal["inductor", "aot_eager"] = "inductor"
+    mode: Mode = "default"
     optimizer: bool = True
     channels_last: Auto | bool = "auto"
+    cudnn_benchmark: Auto | bool = "auto"
 
 
 @KERNELS.register("fused", Config)
 def fused(config: Config, facts: Facts) -> Kernels:
     """Compile the model, fuse the optimizer, and lay images out channels_last where the model gains from it."""
     channels_last = facts.model.channels_last if config.channels_last == "auto" else config.channels_last
-    notices: tuple[Notice, ...] = ()
+    mode, notices = _mode(config, facts)
     if channels_last and facts.data.kind != "images":
         channels_last = False
         why = "the layout exists for images (batch, channels, height, width) only"
-        notices = (Notice("kernels.fused.channels_last", "true", "false", why),)
+        notices += (Notice("kernels.fused.channels_last", "true", "false", why),)
     transforms: list[Transform] = []
     if channels_last:
         transforms.append(Transform(Stage.REPLACE, "4-D weights in channels_last", weights_channels_last))
     if config.compile:
-        compiled = partial(compile_parts, backend=config.backend)
-        transforms.append(Transform(Stage.COMPILE, f"compile with {config.backend}", compiled))
+        compiled = partial(compile_parts, backend=config.backend, mode=mode)
+        label = f"compile with {config.backend}" + ("" if mode == "default" else f", mode {mode}")
+        transforms.append(Transform(Stage.COMPILE, label, compiled))
+    graphs = config.compile and mode in WITHOUT_GRAPHS
+    benchmark = facts.data.kind == "images" if config.cudnn_benchmark == "auto" else config.cudnn_benchmark
     return Kernels(
         compile_backend=config.backend if config.compile else None,
         compile_function=partial(compile_function, backend=config.backend) if config.compile else None,
+        cuda_graphs_inside=graphs,
         fused_optimizer=config.optimizer,
         channels_last=channels_last,
         transforms=tuple(transforms),
-        settings=Settings(flags=(("backends.cudnn.benchmark", True),)),
+        settings=Settings(CUPTI if graphs else (), (("backends.cudnn.benchmark", benchmark),)),
         notices=notices,
     )
+
+
+def _mode(config: Config, facts: Facts) -> tuple[Mode, tuple[Notice, ...]]:
+    """The mode that can be had here, and a notice where it is another than was asked for."""
+    mode = config.mode
+    if mode == "default" or not config.compile:
+        return mode, ()
+    key = "kernels.fused.mode"
+    if config.backend != "inductor":
+        return "default", (Notice(key, mode, "default", f"modes are Inductor's, and {config.backend} has none"),)
+    if facts.card.device == "cpu" and mode in WITHOUT_GRAPHS:
+        return WITHOUT_GRAPHS[mode], (Notice(key, mode, WITHOUT_GRAPHS[mode], "a CPU has no CUDA graphs"),)
+    return mode, ()
 
 
 def weights_channels_last(parts: Parts, site: Site) -> Parts:
@@ -64,7 +90,7 @@ def weights_channels_last(parts: Parts, site: Site) -> Parts:
     return parts
 
 
-def compile_parts(parts: Parts, site: Site, backend: str) -> Parts:
+def compile_parts(parts: Parts, site: Site, backend: str, mode: Mode = "default") -> Parts:
     """Compile in place, which keeps state-dict names; a model that names compile units has these compiled alone.
 
     Raises:
@@ -74,10 +100,11 @@ def compile_parts(parts: Parts, site: Site, backend: str) -> Parts:
         require_compiler(site.device.type)
     # torch 2.11 warns at the first graph in fp32. TF32 is off because `precision` says so, and `tf32` turns it on.
     warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")
+    compiler = partial(inductor, mode=mode) if backend == "inductor" else backend
     for part in parts:
         units = [part.module.get_submodule(name) for name in part.compile_units] or [part.module]
         for unit in units:
-            unit.compile(backend=inductor if backend == "inductor" else backend)
+            unit.compile(backend=compiler)
     return parts
 
 
@@ -85,23 +112,28 @@ def compile_function(function: Callable[..., Any], backend: str) -> Callable[...
     """The function compiled as a unit of its own."""
     import torch
 
-    return torch.compile(function, backend=inductor if backend == "inductor" else backend)
+    # Without graphs of its own: their results would be overwritten while backward still reads them.
+    compiler: Any = partial(inductor, mode="default") if backend == "inductor" else backend
+    return torch.compile(function, backend=compiler)
 
 
-def inductor(graph: Any, inputs: Any) -> Any:
-    """Inductor's code for `graph`, an fx.GraphModule that is traced under the present autocast.
+def inductor(graph: Any, inputs: Any, mode: Mode) -> Any:
+    """Inductor's code for `graph`, an fx.GraphModule that is traced under the present contexts of forward.
 
     torch 2.11 keys its cache on disk by whether autocast is on, not by its dtype, so that `precision=amp` would run in
-    the bf16 of an earlier `precision=bf16`, in silence. The tag tells them apart.
+    the bf16 of an earlier `precision=bf16`, in silence. No torch so far keys it by the backend of attention. The tag
+    tells them apart.
 
     Source: https://github.com/pytorch/pytorch/pull/181564
     """
     import torch
 
     dtypes = [str(torch.get_autocast_dtype(device)) for device in ("cpu", "cuda") if torch.is_autocast_enabled(device)]
-    tag = " ".join([torch.compiler.config.cache_key_tag, *dtypes])
+    tag = " ".join([torch.compiler.config.cache_key_tag, *dtypes, *allowed_backends()])
     with torch.compiler.config.patch(cache_key_tag=tag):  # pyright: ignore[reportAttributeAccessIssue]
-        return torch._dynamo.lookup_backend("inductor")(graph, inputs)
+        patches = torch._inductor.list_mode_options(mode)
+        compile_graph: Any = torch._dynamo.lookup_backend("inductor")
+        return compile_graph(graph, inputs, config_patches=patches)
 
 
 def require_compiler(device_type: str) -> None:

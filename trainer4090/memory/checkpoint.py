@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
+from trainer4090.attention import allowed_backends, only
 from trainer4090.errors import ConfigError, Problem
 from trainer4090.memory import MEMORY, Memory
 from trainer4090.records import Part, Parts, Site, Stage, Transform
@@ -103,7 +104,17 @@ class _Segment:
         return hidden
 
     def _contexts(self) -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
-        return nullcontext(), cloned_buffers(self.blocks)
+        return nullcontext(), recomputing(self.blocks, allowed_backends())
+
+
+@contextmanager
+def recomputing(blocks: Sequence[nn.Module], backends: Sequence[str]) -> Iterator[None]:
+    """A second forward of `blocks` like the first one: no trace in buffers, and attention by the same backends.
+
+    torch itself brings back autocast and the random state.
+    """
+    with cloned_buffers(blocks), only(backends):
+        yield
 
 
 @contextmanager

@@ -28,6 +28,7 @@ def traits(config: Config) -> ModelTraits:
         dropout=config.dropout > 0,
         channels_last=False,
         compiled_in_units=True,
+        attention=False,
         num_outputs=explicit(config.vocab_size),
         head="head",
     )

@@ -26,6 +26,7 @@ def traits(config: Config) -> ModelTraits:
         batch_norm=True,
         dropout=config.dropout > 0,
         channels_last=True,
+        attention=False,
         num_outputs=explicit(config.num_classes),
     )
 

@@ -41,6 +41,7 @@ def traits(config: Config) -> ModelTraits:
         batch_norm=False,
         dropout=config.dropout > 0,
         channels_last=False,
+        attention=True,
         num_outputs=explicit(config.vocab_size),
         head="head",
         item_problem=partial(_item_problem, config),

@@ -27,6 +27,7 @@ def traits(config: Config) -> ModelTraits:
         batch_norm=False,
         dropout=config.dropout > 0,
         channels_last=False,
+        attention=False,
         num_outputs=explicit(config.num_classes),
     )
 

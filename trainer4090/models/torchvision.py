@@ -56,6 +56,7 @@ def traits(config: Config) -> ModelTraits:
         batch_norm=family not in WITHOUT_BATCH_NORM and not plain_vgg,
         dropout=family not in WITHOUT_RANDOM_OPS,
         channels_last=family not in WITHOUT_CHANNELS_LAST,
+        attention=family == "vision_transformer",  # Swin and MaxViT add a bias to their own softmax
         blocks=family not in WITHOUT_BLOCKS,
         num_outputs=explicit(config.num_classes),
         published="torchvision",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 
-from trainer4090.card import Dtype
-from trainer4090.records import ForwardContext, Notice, Settings
+from trainer4090.card import Accumulation, Dtype
+from trainer4090.records import ForwardContext, Notice, Settings, Transform
 from trainer4090.registry import Registry
 
 
@@ -26,9 +26,12 @@ class Precision:
 
     arithmetic: Dtype = "float32"
     """What matrix products really run in on this card."""
+    accumulation: Accumulation = "float32"
+    """What the sums inside a matrix product are really kept in."""
     loss_scale: LossScale | None = None
     context: ForwardContext = lambda device: nullcontext()
     """Around forward only: backward follows the dtypes that forward chose."""
+    transforms: tuple[Transform, ...] = ()
     settings: Settings = field(default_factory=Settings)
     """Mixed precisions leave TF32 as torch has it: autocast keeps convolutions out of fp32 anyway, and cuDNN chooses
     its fp16 kernels from fewer when TF32 is off."""

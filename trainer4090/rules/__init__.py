@@ -7,9 +7,17 @@ from __future__ import annotations
 
 from trainer4090.errors import ConfigError, DataError
 from trainer4090.plan import Plan
-from trainer4090.rules import data, kernels, memory, model, run
+from trainer4090.rules import attention, compilation, data, kernels, memory, model, precision, run
 
-RULES = (*run.RULES, *model.RULES, *memory.RULES, *kernels.RULES)
+RULES = (
+    *run.RULES,
+    *model.RULES,
+    *memory.RULES,
+    *precision.RULES,
+    *kernels.RULES,
+    *attention.RULES,
+    *compilation.RULES,
+)
 DATA_RULES = data.RULES
 
 

@@ -22,6 +22,13 @@ def recomputing_is_capturable(plan: Plan) -> Problems:
         yield Problem("kernels", f"{given}: {why}", f"use {compiled}model.dropout=0, or memory=none")
 
 
+def one_capture(plan: Plan) -> Problems:
+    """The update is captured as a whole, or its forward and backward by the compiler."""
+    if plan.kernels.graph and plan.kernels.cuda_graphs_inside:
+        given = "graph captures the whole update, and this mode of torch.compile captures parts of it once more"
+        yield Problem("kernels.fused.mode", given, "use kernels.fused.mode=default, or drop graph")
+
+
 def padding_stays_zero(plan: Plan) -> Problems:
     """An optimizer that looks at a whole matrix would see its padding, and may move it."""
     if plan.kernels.pads_weights and not plan.optimizer.elementwise:
@@ -42,4 +49,4 @@ def head_to_split(plan: Plan) -> Problems:
         yield Problem("loss", given, "use loss=cross_entropy, or drop linear_cross_entropy")
 
 
-RULES = (recomputing_is_capturable, padding_stays_zero, head_to_split)
+RULES = (recomputing_is_capturable, one_capture, padding_stays_zero, head_to_split)
