@@ -78,6 +78,15 @@ MUTANTS = {
         UPDATE, "self._rates.take(torch.minimum(self._applied, self._last))",
         "self._rates[torch.minimum(self._applied, self._last)]",
         "test_update.py::test_an_update_reads_nothing_back[gpt-none-amp]"),
+    "rate_of_the_update_before": Mutant(
+        "executors/in_backward.py", "        self._update.set_rates()\n", "",
+        "test_step_in_backward.py::test_equals_none_exactly_beside[cosine]"),
+    "gradient_kept_in_backward": Mutant(
+        "executors/in_backward.py", "        parameter.grad = None\n", "",
+        "test_step_in_backward.py::test_gradients_never_exist_all_at_once"),
+    "group_of_another_parameter": Mutant(
+        "executors/in_backward.py", "param_groups[self._groups[parameter]]", "param_groups[0]",
+        "test_step_in_backward.py::test_equals_none_exactly_beside[layer_decay]"),
     "no_buffer_guard": Mutant(
         CHECKPOINT, "return nullcontext(), cloned_buffers(self.blocks)", "return nullcontext(), nullcontext()",
         "test_checkpointing.py::test_running_statistics_move_once_an_update[2]"),

@@ -58,7 +58,8 @@ class Combination:
     def words(self) -> tuple[str, ...]:
         axes = (f"{axis}={getattr(self, axis)}" for axis in AXES)
         backend = ("kernels.fused.backend=aot_eager",) if self.kernels == "fused" else ()
-        return (*MODELS[self.model], "train.batch_size=4", "train.micro_batch=2", *TWO_UPDATES, *axes, *backend)
+        micro_batch = f"train.micro_batch={4 if self.memory == 'step_in_backward' else 2}"
+        return (*MODELS[self.model], "train.batch_size=4", micro_batch, *TWO_UPDATES, *axes, *backend)
 
 
 COMBINATIONS = [Combination(*options) for options in itertools.product(*AXES.values(), MODELS)]
@@ -94,12 +95,19 @@ REFUSALS = {
         "gpt takes tokens, but data=digits gives images",
         ("data=text",),
     ),
+    "no_whole_gradient": Refusal(
+        ("model=mlp", "memory=step_in_backward", "precision=amp"),
+        "amp skips an update whose gradients overflow, but step_in_backward has stepped others",
+        ("precision=bf16",),
+    ),
 }
-"""All kinds; a fifth needs a physical reason that none of these is."""
+"""All kinds; another one needs a physical reason that none of these is."""
 
 
 def kind_of(combination: Combination) -> str | None:
     """The refusal that a combination meets."""
+    if combination.memory == "step_in_backward" and combination.precision == "amp":
+        return "no_whole_gradient"
     return "no_blocks" if combination.model == "vgg" and combination.memory == "checkpoint" else None
 
 
@@ -132,8 +140,8 @@ def test_a_refusal_has_a_reason_and_a_cure_that_works(refusal: Refusal) -> None:
     plan_of(*(word for word in refusal.example if word.split("=")[0] != refusal.cure[0].split("=")[0]), *refusal.cure)
 
 
-def test_there_are_at_most_four_kinds_of_refusal() -> None:
-    assert len(REFUSALS) <= 4
+def test_kinds_of_refusal_stay_few() -> None:
+    assert len(REFUSALS) <= 5
 
 
 def test_planning_imports_no_torch() -> None:
@@ -181,7 +189,7 @@ def test_an_accepted_combination_trains(combination: Combination) -> None:
 
 
 def test_the_fast_subset_is_small_and_holds_every_option() -> None:
-    assert len(FAST) < 30
+    assert len(FAST) < 40
     for axis, options in AXES.items():
         assert {getattr(combination, axis) for combination in FAST} == set(options)
 

@@ -14,6 +14,8 @@ from trainer4090.data import DATA, Data
 from trainer4090.data.pipeline.targets import check_targets
 from trainer4090.errors import ConfigError, Problem
 from trainer4090.executors.average import Average
+from trainer4090.executors.base import Executor
+from trainer4090.executors.in_backward import InBackwardExecutor
 from trainer4090.executors.local import Forward, LocalExecutor
 from trainer4090.executors.tensors import map_tensors
 from trainer4090.executors.update import PlainUpdate, ScaledUpdate, Update
@@ -41,7 +43,7 @@ class Run:
     device: torch.device
     data: Data
     loss: Loss
-    executor: LocalExecutor
+    executor: Executor
     flops_per_sample: float | None
     """Forward and backward of the bare model, None when they cannot be counted."""
 
@@ -86,19 +88,24 @@ def build(
     return Run(plan, device, data, loss, executor, flops)
 
 
-def _executor(plan: Plan, forward: Forward, loss: Loss, blocks: tuple[str, ...]) -> LocalExecutor:
+def _executor(plan: Plan, forward: Forward, loss: Loss, blocks: tuple[str, ...]) -> Executor:
     module, decay = forward.module, plan.spec.ema.decay
     average = None if decay is None else Average(module, decay)
     optimizer = _optimizer(plan, module, blocks)
-    return LocalExecutor(
+    update = _update(plan, optimizer, average, forward.device)
+    local = LocalExecutor(
         forward=forward,
         loss=loss,
         optimizer=optimizer,
-        update=_update(plan, optimizer, average, forward.device),
+        update=update,
         average=average,
         micro_batch=plan.batching.micro_batch,
         clip_norm=plan.spec.train.clip_norm,
     )
+    if not plan.memory.step_in_backward:
+        return local
+    assert isinstance(update, PlainUpdate), "a rule refuses loss scaling"
+    return InBackwardExecutor(local, loss, optimizer, update)
 
 
 def _initialised(plan: Plan, restoring: bool, notice: Callable[[str], None]) -> Model:

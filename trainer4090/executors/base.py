@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
 from trainer4090.records import Batch
+
+if TYPE_CHECKING:
+    from trainer4090.executors.average import Average
+    from trainer4090.executors.local import Forward
 
 
 @dataclass(frozen=True)
@@ -39,8 +44,15 @@ class StepOutput:
 class Executor(Protocol):
     """Owns one update: micro-batches, scaling, clipping, optimizer, schedule, average."""
 
+    forward: Forward
+    average: Average | None
+
     def step(self, batch: Batch, observe: bool) -> StepOutput:
         """Make one update; with `observe` also compute what only a log point needs."""
+        ...
+
+    def evaluating(self) -> AbstractContextManager[None]:
+        """Eval mode, averaged parameters where there are some, and no gradients inside the block."""
         ...
 
     def state_dict(self) -> dict[str, Any]:

@@ -14,6 +14,8 @@ class Memory:
 
     needs_blocks: bool = False
     """The model must have blocks."""
+    step_in_backward: bool = False
+    """A parameter is stepped, and its gradient freed, while the gradients of others are still to come."""
     transforms: tuple[Transform, ...] = ()
     settings: Settings = field(default_factory=Settings)
     notices: tuple[Notice, ...] = ()

@@ -25,6 +25,9 @@ class Optimizer:
 
     Fused ones skip an update on the device when their attribute `found_inf` holds 1.
     """
+    separable: bool = False
+    """The step of a parameter depends on its own gradient, its own state and its group's options alone, and writes
+    nothing but the parameter and that state: it may be made for one parameter at a time."""
 
 
 OPTIMIZERS: Registry[Optimizer] = Registry("optimizer", __name__)

@@ -31,4 +31,4 @@ def adamw(config: Config) -> Optimizer:
 
         return torch.optim.AdamW(groups, lr=groups[0]["lr"], betas=config.betas, eps=config.eps, fused=fused or None)
 
-    return Optimizer(learning_rate=config.lr, weight_decay=config.weight_decay, build=build)
+    return Optimizer(learning_rate=config.lr, weight_decay=config.weight_decay, build=build, separable=True)

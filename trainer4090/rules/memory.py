@@ -18,9 +18,31 @@ def blocks_needed(plan: Plan) -> Problems:
         yield Problem("memory", given, "use memory=none, or a model with blocks")
 
 
+def whole_gradient(plan: Plan) -> Problems:
+    """Who steps inside backward never has the whole gradient, so nothing may be decided from it."""
+    if not plan.memory.step_in_backward:
+        return
+    option, batching, train = names(plan.spec.memory), plan.batching, plan.spec.train
+    if batching.accumulation > 1:
+        given = f"{batching.accumulation} micro-batches an update, but {option} steps in the backward of each"
+        yield Problem("train.micro_batch", given, "use train.micro_batch=null, or another memory option")
+    if train.clip_norm is not None:
+        given = f"{train.clip_norm:g}, but {option} steps a parameter before the norm of all gradients is known"
+        yield Problem("train.clip_norm", given, "use train.clip_norm=null, or another memory option")
+    if plan.precision.loss_scale is not None:
+        given = f"{plan.spec.precision.name} skips an update whose gradients overflow, but {option} has stepped others"
+        yield Problem("precision", given, "use precision=bf16, or another memory option")
+    if not plan.optimizer.separable:
+        given = f"{plan.spec.optimizer.name} does not state that its step is separable, and {option} makes it alone"
+        yield Problem("optimizer", given, "use optimizer=adamw or optimizer=sgd, or give its record separable=True")
+
+
 def names(choices: tuple[Choice, ...]) -> str:
     """Options of an axis as they are typed."""
     return ", ".join(choice.name for choice in choices)
 
 
-RULES = (blocks_needed,)
+RULES = (
+    blocks_needed,
+    whole_gradient,
+)
