@@ -22,6 +22,7 @@ CHECKPOINT, RECOMPUTE = (
     "memory/checkpoint.py",
     "recompute_in_backward(self._run, hidden, use_reentrant=False, context_fn",
 )
+SAVED = "memory/host/saved.py"
 FREEZE, FIT = "finetune/freeze.py", "finetune/fit.py"
 ACCUMULATION = "test_accumulation.py::"
 FULL_BATCH = f"{ACCUMULATION}test_equals_the_full_batch[mlp-2-ragged_targets]"
@@ -87,6 +88,25 @@ MUTANTS = {
     "group_of_another_parameter": Mutant(
         "executors/in_backward.py", "param_groups[self._groups[parameter]]", "param_groups[0]",
         "test_step_in_backward.py::test_equals_none_exactly_beside[layer_decay]"),
+    "used_before_it_arrived": Mutant(
+        SAVED, "        entry.arrive()\n", "", "test_offload.py::test_equals_none_exactly[gpt]"),
+    "freed_before_it_left": Mutant(
+        SAVED, "        self.forward.link.wait(self.leaving)\n", "", "test_offload.py::test_equals_none_exactly[gpt]"),
+    "freed_before_it_arrived": Mutant(
+        SAVED, "        self.arrive()\n        if", "        if",
+        "test_offload.py::test_memory_that_is_written_to_is_freed_after_that"),
+    "place_in_the_storage_forgotten": Mutant(
+        SAVED, "saved.offset, saved.size", "0, saved.size", "test_offload.py::test_views_keep_their_place"),
+    "content_of_the_first_save": Mutant(
+        SAVED, "(key_of(tensor), tensor._version)", "(key_of(tensor), 0)",
+        "test_offload.py::test_a_storage_that_is_written_between_two_saves_goes_twice"),
+    "parameters_offloaded": Mutant(
+        SAVED, "if key in self._staying or", "if", "test_offload.py::test_a_storage_goes_once_and_parameters_stay"),
+    "nothing_leaves": Mutant(
+        SAVED, "            oldest.leave()\n", "", "test_offload.py::test_less_is_held_for_backward"),
+    "nothing_called_ahead": Mutant(
+        SAVED, "        self._call_ahead(entry.index - 1)\n", "",
+        "test_offload.py::test_calls_back_ahead_within_the_window[2]"),
     "no_buffer_guard": Mutant(
         CHECKPOINT, "return nullcontext(), cloned_buffers(self.blocks)", "return nullcontext(), nullcontext()",
         "test_checkpointing.py::test_running_statistics_move_once_an_update[2]"),

@@ -35,6 +35,8 @@ MODELS = TINY_MODELS | {
     "convnext": ("model=convnext_tiny", *SMALL_IMAGES),
     "vgg": ("model=torchvision", "model.arch=vgg11", *SMALL_IMAGES),
 }
+DETAILS = {"fused": ("kernels.fused.backend=aot_eager",), "offload": ("memory.offload.min_mib=0",)}
+"""Option -> words that let it do something to a tiny model on a CPU."""
 TWO_UPDATES = ("train.epochs=null", "train.steps=2")
 LARGE = {"vit", "convnext", "vgg"}
 """Models of 28 to 129 million parameters."""
@@ -57,9 +59,9 @@ class Combination:
     @property
     def words(self) -> tuple[str, ...]:
         axes = (f"{axis}={getattr(self, axis)}" for axis in AXES)
-        backend = ("kernels.fused.backend=aot_eager",) if self.kernels == "fused" else ()
+        details = DETAILS.get(self.memory, ()) + DETAILS.get(self.kernels, ())
         micro_batch = f"train.micro_batch={4 if self.memory == 'step_in_backward' else 2}"
-        return (*MODELS[self.model], "train.batch_size=4", micro_batch, *TWO_UPDATES, *axes, *backend)
+        return (*MODELS[self.model], "train.batch_size=4", micro_batch, *TWO_UPDATES, *axes, *details)
 
 
 COMBINATIONS = [Combination(*options) for options in itertools.product(*AXES.values(), MODELS)]

@@ -15,6 +15,7 @@ from trainer4090.data.pipeline.targets import check_targets
 from trainer4090.errors import ConfigError, Problem
 from trainer4090.executors.average import Average
 from trainer4090.executors.base import Executor
+from trainer4090.executors.contexts import nested
 from trainer4090.executors.in_backward import InBackwardExecutor
 from trainer4090.executors.local import Forward, LocalExecutor
 from trainer4090.executors.tensors import map_tensors
@@ -74,10 +75,12 @@ def build(
     frozen = freeze(model.module, model.blocks, spec.start.freeze, notice)
     model.module.to(dtype)
     flops = _flops_per_sample(plan, data, model, loss, notice)
+    module = _transformed(plan, model, device)
+    around = [context.make(module, device) for context in plan.memory.contexts]
     forward = Forward(
-        module=_transformed(plan, model, device),
+        module=module,
         prepare=partial(prepared, prepare=data.prepare, dtype=dtype, channels_last=plan.kernels.channels_last),
-        context=partial(plan.precision.context, device),
+        context=nested(*around, partial(plan.precision.context, device)),
         device=device,
         frozen=frozen,
     )

@@ -108,6 +108,7 @@ class Plan:
 
     def _steps(self) -> list[str]:
         steps = [f"{transform.stage.name}: {transform.label}" for transform in self.transforms]
+        steps += [f"FORWARD: {around.label}" for around in self.memory.contexts]
         kind = "fused" if self.fused_optimizer else "torch's default"
         reason = ""
         if self.fused_optimizer and not self.kernels.fused_optimizer:

@@ -70,6 +70,15 @@ ForwardContext = Callable[["torch.device"], AbstractContextManager[Any]]
 
 
 @dataclass(frozen=True)
+class AroundForward:
+    """A context around every forward that knows the model."""
+
+    label: str
+    make: Callable[[nn.Module, torch.device], Callable[[], AbstractContextManager[Any]]]
+    """(the built module, its device) -> what makes the context of one forward."""
+
+
+@dataclass(frozen=True)
 class Settings:
     """Process-wide settings, applied before torch starts work: a flag set around forward is off again in backward."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from trainer4090.records import Notice, Settings, Transform
+from trainer4090.records import AroundForward, Notice, Settings, Transform
 from trainer4090.registry import Registry
 
 
@@ -16,6 +16,9 @@ class Memory:
     """The model must have blocks."""
     step_in_backward: bool = False
     """A parameter is stepped, and its gradient freed, while the gradients of others are still to come."""
+    capturable: bool = True
+    """Everything it does may be captured in a CUDA graph of the whole update."""
+    contexts: tuple[AroundForward, ...] = ()
     transforms: tuple[Transform, ...] = ()
     settings: Settings = field(default_factory=Settings)
     notices: tuple[Notice, ...] = ()
