@@ -107,6 +107,21 @@ MUTANTS = {
     "nothing_called_ahead": Mutant(
         SAVED, "        self._call_ahead(entry.index - 1)\n", "",
         "test_offload.py::test_calls_back_ahead_within_the_window[2]"),
+    "layout_of_the_parameter_ignored": Mutant(
+        "executors/low_bit.py", "same = value.stride() == parameter.stride()", "same = True",
+        "test_lowbit.py::test_states_follow_names_and_not_the_layout_of_memory"),
+    "codes_not_loaded": Mutant(
+        "executors/low_bit.py", "self._saved.append((parameter, codes))", "pass",
+        "test_lowbit.py::test_a_saved_state_comes_back_bit_for_bit[adamw]"),
+    "a_root_of_zero": Mutant(
+        "executors/codes.py", "[0.0, *middles[1:]]", "middles",
+        "test_lowbit.py::test_only_zero_becomes_zero_where_a_root_divides_by_it"),
+    "no_word_for_the_largest": Mutant(
+        "executors/codes.py", "(high - low) * (index + 1) / count", "(high - low) * (index + 0.5) / count",
+        "test_lowbit.py::test_what_was_decoded_is_encoded_to_the_same_bits[signed-2000-torch.float32]"),
+    "states_stay_wide": Mutant(
+        "executors/low_bit.py", "                        self.narrow(parameter)\n", "",
+        "test_lowbit.py::test_states_take_little_more_than_a_quarter[adamw]"),
     "no_buffer_guard": Mutant(
         CHECKPOINT, "return nullcontext(), cloned_buffers(self.blocks)", "return nullcontext(), nullcontext()",
         "test_checkpointing.py::test_running_statistics_move_once_an_update[2]"),

@@ -35,7 +35,11 @@ MODELS = TINY_MODELS | {
     "convnext": ("model=convnext_tiny", *SMALL_IMAGES),
     "vgg": ("model=torchvision", "model.arch=vgg11", *SMALL_IMAGES),
 }
-DETAILS = {"fused": ("kernels.fused.backend=aot_eager",), "offload": ("memory.offload.min_mib=0",)}
+DETAILS = {
+    "fused": ("kernels.fused.backend=aot_eager",),
+    "offload": ("memory.offload.min_mib=0",),
+    "lowbit": ("memory.lowbit.min_elements=64",),
+}
 """Option -> words that let it do something to a tiny model on a CPU."""
 TWO_UPDATES = ("train.epochs=null", "train.steps=2")
 LARGE = {"vit", "convnext", "vgg"}

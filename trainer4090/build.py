@@ -18,6 +18,7 @@ from trainer4090.executors.base import Executor
 from trainer4090.executors.contexts import nested
 from trainer4090.executors.in_backward import InBackwardExecutor
 from trainer4090.executors.local import Forward, LocalExecutor
+from trainer4090.executors.low_bit import hold_in_8_bits, read_8_bits
 from trainer4090.executors.tensors import map_tensors
 from trainer4090.executors.update import PlainUpdate, ScaledUpdate, Update
 from trainer4090.finetune.depth import depths
@@ -132,7 +133,12 @@ def _optimizer(plan: Plan, module: nn.Module, blocks: tuple[str, ...]) -> torch.
         deep = depths((name for name, _ in module.named_parameters()), blocks)
         scales = {name: decay ** (len(blocks) + 1 - depth) for name, depth in deep.items()}
     groups = parameter_groups(module, plan.optimizer.learning_rate, plan.optimizer.weight_decay, scales)
-    return plan.optimizer.build(groups, plan.fused_optimizer)
+    optimizer = plan.optimizer.build(groups, plan.fused_optimizer)
+    if plan.memory.low_bit is None:
+        read_8_bits(optimizer)
+    else:
+        hold_in_8_bits(optimizer, plan.optimizer.states, plan.memory.low_bit.min_elements)
+    return optimizer
 
 
 def parameter_groups(

@@ -125,7 +125,9 @@ class Plan:
         return [f"  step {number}        {step}" for number, step in enumerate(steps, start=1)]
 
     def _stepping(self) -> str:
-        return ", each parameter inside backward" if self.memory.step_in_backward else ""
+        low_bit = self.memory.low_bit
+        where = ", each parameter inside backward" if self.memory.step_in_backward else ""
+        return where + ("" if low_bit is None else f", states of {low_bit.min_elements} values or more in 8 bits")
 
 
 def make(spec: RunSpec, card: Card, evidence: Evidence) -> Plan:

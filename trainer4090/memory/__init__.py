@@ -9,6 +9,14 @@ from trainer4090.registry import Registry
 
 
 @dataclass(frozen=True)
+class LowBit:
+    """Optimizer states are kept in 8 bits."""
+
+    min_elements: int
+    """Of a parameter whose states are."""
+
+
+@dataclass(frozen=True)
 class Memory:
     """Facts and effects of a memory option."""
 
@@ -16,6 +24,8 @@ class Memory:
     """The model must have blocks."""
     step_in_backward: bool = False
     """A parameter is stepped, and its gradient freed, while the gradients of others are still to come."""
+    low_bit: LowBit | None = None
+    """None keeps optimizer states in the parameters' dtype."""
     capturable: bool = True
     """Everything it does may be captured in a CUDA graph of the whole update."""
     contexts: tuple[AroundForward, ...] = ()

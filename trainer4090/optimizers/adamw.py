@@ -31,4 +31,10 @@ def adamw(config: Config) -> Optimizer:
 
         return torch.optim.AdamW(groups, lr=groups[0]["lr"], betas=config.betas, eps=config.eps, fused=fused or None)
 
-    return Optimizer(learning_rate=config.lr, weight_decay=config.weight_decay, build=build, separable=True)
+    return Optimizer(
+        learning_rate=config.lr,
+        weight_decay=config.weight_decay,
+        build=build,
+        separable=True,
+        states={"exp_avg": "signed", "exp_avg_sq": "unsigned"},
+    )

@@ -44,4 +44,10 @@ def sgd(config: Config) -> Optimizer:
                     optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
         return optimizer
 
-    return Optimizer(learning_rate=config.lr, weight_decay=config.weight_decay, build=build, separable=True)
+    return Optimizer(
+        learning_rate=config.lr,
+        weight_decay=config.weight_decay,
+        build=build,
+        separable=True,
+        states={"momentum_buffer": "signed"},
+    )

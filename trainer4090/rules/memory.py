@@ -32,9 +32,18 @@ def whole_gradient(plan: Plan) -> Problems:
     if plan.precision.loss_scale is not None:
         given = f"{plan.spec.precision.name} skips an update whose gradients overflow, but {option} has stepped others"
         yield Problem("precision", given, "use precision=bf16, or another memory option")
-    if not plan.optimizer.separable:
-        given = f"{plan.spec.optimizer.name} does not state that its step is separable, and {option} makes it alone"
+
+
+def steps_alone(plan: Plan) -> Problems:
+    """Who steps one parameter at a time has an optimizer whose step may be taken apart, and whose states it knows."""
+    memory, optimizer, name = plan.memory, plan.optimizer, plan.spec.optimizer.name
+    option = names(plan.spec.memory)
+    if (memory.step_in_backward or memory.low_bit is not None) and not optimizer.separable:
+        given = f"{name} does not state that its step is separable, and {option} makes it for one parameter at a time"
         yield Problem("optimizer", given, "use optimizer=adamw or optimizer=sgd, or give its record separable=True")
+    if memory.low_bit is not None and not optimizer.states:
+        given = f"{name} names no states that 8 bits are enough for, as {option} needs"
+        yield Problem("optimizer", given, "use optimizer=adamw or optimizer=sgd, or give its record states={...}")
 
 
 def names(choices: tuple[Choice, ...]) -> str:
@@ -45,4 +54,5 @@ def names(choices: tuple[Choice, ...]) -> str:
 RULES = (
     blocks_needed,
     whole_gradient,
+    steps_alone,
 )
