@@ -122,6 +122,18 @@ MUTANTS = {
     "states_stay_wide": Mutant(
         "executors/low_bit.py", "                        self.narrow(parameter)\n", "",
         "test_lowbit.py::test_states_take_little_more_than_a_quarter[adamw]"),
+    "no_buffer_guard_beside_select": Mutant(
+        CHECKPOINT, "_both(cloned_buffers(self.blocks), reusing)", "reusing",
+        "test_select.py::test_running_statistics_move_once_an_update"),
+    "selected_operations_computed_again": Mutant(
+        CHECKPOINT, "    held = operations(select)\n", "    held = operations(())\n",
+        "test_select.py::test_what_is_selected_is_not_computed_again[gpt-attention]"),
+    "another_dropout_in_backward": Mutant(
+        "rules/memory.py", "plan.memory.redraws and plan.evidence.model.dropout", "False",
+        "test_select.py::test_what_does_not_go_together_is_an_error[dropout]"),
+    "budget_of_all": Mutant(
+        CHECKPOINT, "activation_memory_budget=budget", "activation_memory_budget=1.0",
+        "test_select.py::test_a_smaller_budget_holds_fewer_bytes[gpt]"),
     "no_buffer_guard": Mutant(
         CHECKPOINT, "return nullcontext(), cloned_buffers(self.blocks)", "return nullcontext(), nullcontext()",
         "test_checkpointing.py::test_running_statistics_move_once_an_update[2]"),

@@ -22,6 +22,10 @@ class Memory:
 
     needs_blocks: bool = False
     """The model must have blocks."""
+    needs_compile: bool = False
+    """The compiler does the work: kernels must compile."""
+    redraws: bool = False
+    """What is computed again draws its random numbers anew, so the model must draw none."""
     step_in_backward: bool = False
     """A parameter is stepped, and its gradient freed, while the gradients of others are still to come."""
     low_bit: LowBit | None = None

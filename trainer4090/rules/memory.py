@@ -18,6 +18,25 @@ def blocks_needed(plan: Plan) -> Problems:
         yield Problem("memory", given, "use memory=none, or a model with blocks")
 
 
+def compiler_needed(plan: Plan) -> Problems:
+    """An option that leaves its work to the compiler has one."""
+    if plan.memory.needs_compile and plan.kernels.compile_backend is None:
+        kernels = names(plan.spec.kernels)
+        given = (
+            f"{names(plan.spec.memory)} with a budget leaves the choice to the compiler, and {kernels} compiles nothing"
+        )
+        yield Problem("memory.checkpoint.budget", given, "use kernels=fused, or budget=null with every=2")
+
+
+def no_second_draw(plan: Plan) -> Problems:
+    """An option that cannot repeat random numbers meets a model that draws none."""
+    if plan.memory.redraws and plan.evidence.model.dropout:
+        given = (
+            f"{plan.spec.model.name} has dropout, and {names(plan.spec.memory)} with a budget draws another in backward"
+        )
+        yield Problem("memory.checkpoint.budget", given, "use budget=null with every=2, or a model without dropout")
+
+
 def whole_gradient(plan: Plan) -> Problems:
     """Who steps inside backward never has the whole gradient, so nothing may be decided from it."""
     if not plan.memory.step_in_backward:
@@ -53,6 +72,8 @@ def names(choices: tuple[Choice, ...]) -> str:
 
 RULES = (
     blocks_needed,
+    compiler_needed,
+    no_second_draw,
     whole_gradient,
     steps_alone,
 )
