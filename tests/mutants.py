@@ -23,6 +23,7 @@ CHECKPOINT, RECOMPUTE = (
     "memory/checkpoint.py",
     "recompute_in_backward(self._run, hidden, **options)",
 )
+SAVED = "memory/host/saved.py"
 FREEZE, FIT = "finetune/freeze.py", "finetune/fit.py"
 ACCUMULATION = "test_accumulation.py::"
 FULL_BATCH = f"{ACCUMULATION}test_equals_the_full_batch[mlp-2-ragged_targets]"
@@ -103,6 +104,61 @@ MUTANTS = {
         UPDATE, "self._rates.take(torch.minimum(self.applied, self._last))",
         "self._rates[torch.minimum(self.applied, self._last)]",
         "test_update.py::test_an_update_reads_nothing_back[gpt-none-amp]"),
+    "rate_of_the_update_before": Mutant(
+        "executors/in_backward.py", "        self._update.set_rates()\n", "",
+        "test_step_in_backward.py::test_equals_none_exactly_beside[cosine]"),
+    "gradient_kept_in_backward": Mutant(
+        "executors/in_backward.py", "        parameter.grad = None\n", "",
+        "test_step_in_backward.py::test_gradients_never_exist_all_at_once"),
+    "group_of_another_parameter": Mutant(
+        "executors/in_backward.py", "param_groups[self._groups[parameter]]", "param_groups[0]",
+        "test_step_in_backward.py::test_equals_none_exactly_beside[layer_decay]"),
+    "used_before_it_arrived": Mutant(
+        SAVED, "        entry.arrive()\n", "", "test_offload.py::test_equals_none_exactly[gpt]"),
+    "freed_before_it_left": Mutant(
+        SAVED, "        self.forward.link.wait(self.leaving)\n", "", "test_offload.py::test_equals_none_exactly[gpt]"),
+    "freed_before_it_arrived": Mutant(
+        SAVED, "        self.arrive()\n        if", "        if",
+        "test_offload.py::test_memory_that_is_written_to_is_freed_after_that"),
+    "place_in_the_storage_forgotten": Mutant(
+        SAVED, "saved.offset, saved.size", "0, saved.size", "test_offload.py::test_views_keep_their_place"),
+    "content_of_the_first_save": Mutant(
+        SAVED, "(key_of(tensor), tensor._version)", "(key_of(tensor), 0)",
+        "test_offload.py::test_a_storage_that_is_written_between_two_saves_goes_twice"),
+    "parameters_offloaded": Mutant(
+        SAVED, "if key in self._staying or", "if", "test_offload.py::test_a_storage_goes_once_and_parameters_stay"),
+    "nothing_leaves": Mutant(
+        SAVED, "            oldest.leave()\n", "", "test_offload.py::test_less_is_held_for_backward"),
+    "nothing_called_ahead": Mutant(
+        SAVED, "        self._call_ahead(entry.index - 1)\n", "",
+        "test_offload.py::test_calls_back_ahead_within_the_window[2]"),
+    "layout_of_the_parameter_ignored": Mutant(
+        "executors/low_bit.py", "same = value.stride() == parameter.stride()", "same = True",
+        "test_lowbit.py::test_states_follow_names_and_not_the_layout_of_memory"),
+    "codes_not_loaded": Mutant(
+        "executors/low_bit.py", "self._saved.append((parameter, codes))", "pass",
+        "test_lowbit.py::test_a_saved_state_comes_back_bit_for_bit[adamw]"),
+    "a_root_of_zero": Mutant(
+        "executors/codes.py", "[0.0, *middles[1:]]", "middles",
+        "test_lowbit.py::test_only_zero_becomes_zero_where_a_root_divides_by_it"),
+    "no_word_for_the_largest": Mutant(
+        "executors/codes.py", "(high - low) * (index + 1) / count", "(high - low) * (index + 0.5) / count",
+        "test_lowbit.py::test_what_was_decoded_is_encoded_to_the_same_bits[signed-2000-torch.float32]"),
+    "states_stay_wide": Mutant(
+        "executors/low_bit.py", "                        self.narrow(parameter)\n", "",
+        "test_lowbit.py::test_states_take_little_more_than_a_quarter[adamw]"),
+    "no_buffer_guard_beside_select": Mutant(
+        CHECKPOINT, "_both(again, reusing)", "reusing",
+        "test_select.py::test_running_statistics_move_once_an_update"),
+    "selected_operations_computed_again": Mutant(
+        CHECKPOINT, "    held = operations(select)\n", "    held = operations(())\n",
+        "test_select.py::test_what_is_selected_is_not_computed_again[gpt-attention]"),
+    "another_dropout_in_backward": Mutant(
+        "rules/memory.py", "plan.memory.redraws and plan.evidence.model.dropout", "False",
+        "test_select.py::test_what_does_not_go_together_is_an_error[dropout]"),
+    "budget_of_all": Mutant(
+        CHECKPOINT, "activation_memory_budget=budget", "activation_memory_budget=1.0",
+        "test_select.py::test_a_smaller_budget_holds_fewer_bytes[gpt]"),
     "no_buffer_guard": Mutant(
         CHECKPOINT, "with cloned_buffers(blocks), only(backends)", "with only(backends)",
         "test_checkpointing.py::test_running_statistics_move_once_an_update[2]"),

@@ -96,6 +96,16 @@ def assert_equal(model: str, words: tuple[str, ...], precision: str, kernels: st
         assert_same(expected[2]["average"], found[2]["average"])
 
 
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_states_in_8_bits_stay_where_a_captured_update_finds_them(optimizer: str) -> None:
+    words = ("memory=lowbit", "memory.lowbit.min_elements=64", f"optimizer={optimizer}", *EXACT_RATE)
+    uncaptured, graph = on_gpu(*tiny("mlp", *words, *UNCAPTURED)), on_gpu(*tiny("mlp", *words, "kernels=graph"))
+    batches = batches_of(graph, 8)
+    expected, found = outcome(uncaptured, batches), outcome(graph, batches)
+    assert found[0] == expected[0]
+    assert_same(expected[1], found[1])
+
+
 @pytest.mark.parametrize("model", ["cnn", "resnet", "gpt"])
 def test_recomputes_inside_a_captured_update(model: str) -> None:
     dropout = () if model == "resnet" else ("model.dropout=0",)

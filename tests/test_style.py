@@ -41,7 +41,7 @@ LAYERS = (
 )
 """A module imports from its own layer and those before it."""
 AXES = LAYERS[8]
-IMPORTED_BY_BUILDERS = ("data/pipeline", "models/networks", "kernels/layers")
+IMPORTED_BY_BUILDERS = ("data/pipeline", "models/networks", "kernels/layers", "memory/host")
 AFTER_THE_CHECKS = (
     "report",
     "executors",

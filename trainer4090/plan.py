@@ -118,6 +118,7 @@ class Plan:
 
     def _steps(self) -> list[str]:
         steps = [f"{transform.stage.name}: {transform.label}" for transform in self.transforms]
+        steps += [f"FORWARD: {around.label}" for around in self.memory.contexts]
         kind = "fused" if self.fused_optimizer else "torch's default"
         reason = ""
         if self.fused_optimizer and not self.kernels.fused_optimizer:
@@ -125,12 +126,20 @@ class Plan:
         schedule = self.spec.schedule.name
         decay = self.spec.rates.layer_decay
         layers = "" if decay is None else f", each block {decay:g} times the rate of the next"
-        steps.append(f"OPTIMIZER: {self.spec.optimizer.name}, {kind} kernels{reason}, schedule {schedule}{layers}")
+        steps.append(
+            f"OPTIMIZER: {self.spec.optimizer.name}, {kind} kernels{reason}, schedule {schedule}{layers}"
+            f"{self._stepping()}"
+        )
         if self.kernels.graph and self.card.device == "cuda":
             steps.append("CAPTURE: the whole update as one CUDA graph, once for every shape of a whole batch")
         if self.spec.ema.decay is not None:
             steps.append(f"EMA: parameters averaged with decay {self.spec.ema.decay:g}, evaluated and saved")
         return [f"  step {number}        {step}" for number, step in enumerate(steps, start=1)]
+
+    def _stepping(self) -> str:
+        low_bit = self.memory.low_bit
+        where = ", each parameter inside backward" if self.memory.step_in_backward else ""
+        return where + ("" if low_bit is None else f", states of {low_bit.min_elements} values or more in 8 bits")
 
 
 def make(spec: RunSpec, card: Card, evidence: Evidence) -> Plan:
@@ -152,6 +161,7 @@ def make(spec: RunSpec, card: Card, evidence: Evidence) -> Plan:
     schedule = SCHEDULES.get(spec.schedule.name).build(spec.schedule.config)
     notices = (*evidence.data.notices, *precision.notices, *memory.notices, *kernels.notices)
     notices += (*_batch_norm_notice(batching, evidence.model), *_early_end_notice(spec, schedule, horizon))
+    notices += _whole_gradient_notice(memory, kernels)
     return Plan(
         spec=spec,
         card=card,
@@ -219,6 +229,13 @@ def _early_end_notice(spec: RunSpec, schedule: Schedule, horizon: Horizon) -> tu
     asked, got = f"an end after {spec.train.patience} evaluations", f"a {spec.schedule.name} schedule cut short"
     why = f"its rate comes down over {horizon.total} updates, and an early end does not reach the low ones"
     return (Notice("train.patience", asked, got, why),)
+
+
+def _whole_gradient_notice(memory: Memory, kernels: Kernels) -> tuple[Notice, ...]:
+    if not memory.step_in_backward or kernels.compile_backend is None:
+        return ()
+    asked, got = "gradients freed one by one", "all gradients of a compiled unit at once"
+    return (Notice("memory", asked, got, "a compiled backward hands them out together; eager blocks do not"),)
 
 
 def _card_facts(card: Card) -> str:

@@ -7,8 +7,8 @@ and process settings. Two options of one axis merge; claiming the same fact twic
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -85,13 +85,13 @@ class Transform:
 ForwardContext = Callable[["torch.device"], AbstractContextManager[Any]]
 
 
-@contextmanager
-def nested(contexts: Sequence[ForwardContext], device: torch.device) -> Iterator[None]:
-    """All of `contexts`, the first one outside."""
-    with ExitStack() as stack:
-        for context in contexts:
-            stack.enter_context(context(device))
-        yield
+@dataclass(frozen=True)
+class AroundForward:
+    """A context around every forward that knows the model."""
+
+    label: str
+    make: Callable[[nn.Module, torch.device], Callable[[], AbstractContextManager[Any]]]
+    """(the built module, its device) -> what makes the context of one forward."""
 
 
 @dataclass(frozen=True)

@@ -82,13 +82,27 @@ class PlainUpdate:
         self, loss_sums: tuple[torch.Tensor, ...], num_targets: int, grad_norm: torch.Tensor | None
     ) -> StepOutput:
         """Move parameters, schedule and average."""
-        rate = self._rates[min(self._applied, len(self._rates) - 1)]
-        set_rates(self._optimizer, rate)
+        self.set_rates()
         self._optimizer.step()
+        return self.finish(loss_sums, num_targets, grad_norm)
+
+    def set_rates(self) -> None:
+        """Give the optimizer the rates of the coming update: the first half of `apply`, for who steps by himself."""
+        set_rates(self._optimizer, self._rate)
+
+    def finish(
+        self, loss_sums: tuple[torch.Tensor, ...], num_targets: int, grad_norm: torch.Tensor | None
+    ) -> StepOutput:
+        """Move schedule and average after the parameters: the second half of `apply`."""
+        rate = self._rate
         if self._average is not None:
             self._average.update(applied=None)
         self._applied += 1
         return StepOutput(loss_sums, num_targets, learning_rate=rate, grad_norm=grad_norm)
+
+    @property
+    def _rate(self) -> float:
+        return self._rates[min(self._applied, len(self._rates) - 1)]
 
     def state_dict(self) -> dict[str, Any]:
         """The counter of applied updates."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
 
 from trainer4090.registry import Registry
 
@@ -27,6 +27,11 @@ class Optimizer:
     """
     elementwise: bool = False
     """Each number of a parameter moves by its own gradients alone, and stays zero as long as they are."""
+    separable: bool = False
+    """The step of a parameter depends on its own gradient, its own state and its group's options alone, and writes
+    nothing but the parameter and that state: it may be made for one parameter at a time."""
+    states: Mapping[str, Literal["signed", "unsigned"]] = field(default_factory=dict)
+    """Name of a state tensor of the parameter's shape that 8 bits are enough for -> whether it may be negative."""
 
 
 OPTIMIZERS: Registry[Optimizer] = Registry("optimizer", __name__)

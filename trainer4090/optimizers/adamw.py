@@ -31,4 +31,11 @@ def adamw(config: Config) -> Optimizer:
 
         return torch.optim.AdamW(groups, lr=groups[0]["lr"], betas=config.betas, eps=config.eps, fused=fused or None)
 
-    return Optimizer(config.lr, config.weight_decay, build, elementwise=True)
+    return Optimizer(
+        learning_rate=config.lr,
+        weight_decay=config.weight_decay,
+        build=build,
+        elementwise=True,
+        separable=True,
+        states={"exp_avg": "signed", "exp_avg_sq": "unsigned"},
+    )

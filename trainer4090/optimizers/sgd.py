@@ -44,4 +44,11 @@ def sgd(config: Config) -> Optimizer:
                     optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
         return optimizer
 
-    return Optimizer(config.lr, config.weight_decay, build, elementwise=True)
+    return Optimizer(
+        learning_rate=config.lr,
+        weight_decay=config.weight_decay,
+        build=build,
+        elementwise=True,
+        separable=True,
+        states={"momentum_buffer": "signed"},
+    )

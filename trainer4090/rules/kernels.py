@@ -22,6 +22,16 @@ def recomputing_is_capturable(plan: Plan) -> Problems:
         yield Problem("kernels", f"{given}: {why}", f"use {compiled}model.dropout=0, or memory=none")
 
 
+def memory_is_capturable(plan: Plan) -> Problems:
+    """What the memory option does can be part of a captured update."""
+    memory, given = plan.memory, f"graph beside memory={names(plan.spec.memory)}"
+    if plan.kernels.graph and memory.step_in_backward:
+        yield Problem("kernels", f"{given}, which steps from hooks of backward", "use kernels=eager or kernels=fused")
+    elif plan.kernels.graph and not memory.capturable:
+        why = "copies to the host go by an order that is found out anew in every update"
+        yield Problem("kernels", f"{given}: {why}", "drop one of them, or use memory=checkpoint")
+
+
 def one_capture(plan: Plan) -> Problems:
     """The update is captured as a whole, or its forward and backward by the compiler."""
     if plan.kernels.graph and plan.kernels.cuda_graphs_inside:
@@ -49,4 +59,4 @@ def head_to_split(plan: Plan) -> Problems:
         yield Problem("loss", given, "use loss=cross_entropy, or drop linear_cross_entropy")
 
 
-RULES = (recomputing_is_capturable, one_capture, padding_stays_zero, head_to_split)
+RULES = (recomputing_is_capturable, memory_is_capturable, one_capture, padding_stays_zero, head_to_split)
