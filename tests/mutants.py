@@ -231,7 +231,20 @@ MUTANTS = {
         "test_decode.py::test_stated_pixels[16-bit]"),
     "rotation_forgotten": Mutant(
         "data/pipeline/decode.py", "image if turn is None else image.transpose(turn)", "image",
-        "test_decode.py::test_exif_rotation_is_applied_once[6-JPEG]"),
+        "test_decode.py::test_exif_rotation_is_applied_once[6-PNG]"),
+    "fast_rotation_mirrored": Mutant(
+        "data/pipeline/jpeg.py", "6: lambda pixels: pixels.swapaxes(0, 1)[:, ::-1]",
+        "6: lambda pixels: pixels.swapaxes(0, 1)[::-1]", "test_jpeg.py::test_a_rotation_is_that_of_pillow[6-cropped]"),
+    "fast_decoder_takes_rgb_for_grey": Mutant(
+        "data/pipeline/jpeg.py", '"L": ImageReadMode.GRAY', '"L": ImageReadMode.RGB',
+        "test_jpeg.py::test_the_pixels_are_those_of_pillow[progressive-grey]"),
+    "fast_decoder_crops_before_it_turns": Mutant(
+        "data/pipeline/decode.py", "turned(pixels, orientation)[upper:lower, left:right]",
+        "turned(pixels[upper:lower, left:right], orientation)",
+        "test_jpeg.py::test_a_rotation_is_that_of_pillow[6-cropped]"),
+    "layout_of_the_decoder_reaches_the_model": Mutant(
+        BUILD, "torch.channels_last if channels_last else torch.contiguous_format", "torch.channels_last",
+        "test_jpeg.py::test_a_batch_lies_as_it_was_decoded[colour]"),
     "other_files_accepted_on_resume": Mutant(
         "resume.py", 'saved["fingerprint"] != data.fingerprint', "False",
         "test_image_folder.py::test_a_checkpoint_file_knows_its_classes_and_resume_keeps_them"),

@@ -151,14 +151,15 @@ def parameter_groups(
 
 def prepared(inputs: Any, prepare: Callable[[Any], Any], dtype: torch.dtype, channels_last: bool) -> Any:
     """Inputs as the module takes them; only 4-D tensors have a channels_last layout."""
-    if channels_last:
-        # Before `prepare`, which keeps the layout: moving bytes costs a quarter of moving floats.
-        inputs = map_tensors(_laid_out, inputs)
+    # Decoders write channels last, other sources do not. Before `prepare`, which keeps the layout: moving bytes costs
+    # a quarter of moving floats.
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    inputs = map_tensors(partial(_laid_out, layout=layout), inputs)
     return map_tensors(partial(_cast, dtype=dtype), prepare(inputs))
 
 
-def _laid_out(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.contiguous(memory_format=torch.channels_last) if tensor.ndim == 4 else tensor
+def _laid_out(tensor: torch.Tensor, layout: torch.memory_format) -> torch.Tensor:
+    return tensor.contiguous(memory_format=layout) if tensor.ndim == 4 else tensor
 
 
 def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
