@@ -242,6 +242,13 @@ MUTANTS = {
         "data/pipeline/decode.py", "turned(pixels, orientation)[upper:lower, left:right]",
         "turned(pixels[upper:lower, left:right], orientation)",
         "test_jpeg.py::test_a_rotation_is_that_of_pillow[6-cropped]"),
+    "memory_used_again_at_once": Mutant(
+        "data/pipeline/slots.py", "weakref.finalize(array, self._release, sent.slot).atexit = False",
+        "self._release(sent.slot)", "test_slots.py::test_batches_that_are_kept_stay_as_they_are"),
+    "a_view_does_not_hold_its_memory": Mutant(
+        "data/pipeline/slots.py", "memory = torch.from_numpy(array)",
+        "memory = torch.frombuffer(self._file.mapped(sent.slot), dtype=torch.uint8)",
+        "test_slots.py::test_a_slot_is_free_when_nothing_lies_in_it[view]"),
     "layout_of_the_decoder_reaches_the_model": Mutant(
         BUILD, "torch.channels_last if channels_last else torch.contiguous_format", "torch.channels_last",
         "test_jpeg.py::test_a_batch_lies_as_it_was_decoded[colour]"),

@@ -179,8 +179,9 @@ def test_a_reduced_size_is_left_to_pillow(decoded_fast: list[bool]) -> None:
 )
 def test_a_batch_lies_as_it_was_decoded(tmp_path: Path, channels: int, layout: torch.memory_format) -> None:
     """So that nothing moves channels on the host; grey has none to move."""
-    for name in ("a/0.jpg", "a/1.jpg", "b/0.jpg", "b/1.jpg"):
-        files.write(tmp_path / name, scene(), "JPEG")
+    for name in ("a", "b"):
+        for number in range(5):
+            files.write(tmp_path / name / f"{number}.jpg", scene(), "JPEG")
     entry = DATA.get("image_folder")
     data = entry.build(entry.config(path=str(tmp_path), size=40, channels=channels, augment=False), 0)
     images, _ = data.train.fetch(torch.arange(2), 0)
