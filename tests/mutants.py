@@ -239,9 +239,15 @@ MUTANTS = {
         "data/pipeline/jpeg.py", '"L": ImageReadMode.GRAY', '"L": ImageReadMode.RGB',
         "test_jpeg.py::test_the_pixels_are_those_of_pillow[progressive-grey]"),
     "fast_decoder_crops_before_it_turns": Mutant(
-        "data/pipeline/decode.py", "turned(pixels, orientation)[upper:lower, left:right]",
-        "turned(pixels[upper:lower, left:right], orientation)",
+        "data/pipeline/decode.py", "turned(pixels, header.orientation)[upper:lower, left:right]",
+        "turned(pixels[upper:lower, left:right], header.orientation)",
         "test_jpeg.py::test_a_rotation_is_that_of_pillow[6-cropped]"),
+    "notes_of_a_camera_passed_over": Mutant(
+        "data/pipeline/jpeg.py", "if marker not in _HARMLESS:", "if False:",
+        "test_jpeg.py::test_a_rotation_is_that_of_pillow[6-cropped]"),
+    "fast_decoder_never_reduces": Mutant(
+        "data/pipeline/decode.py", "header.height // down) > 1:", "header.height // down) > 1000:",
+        "test_jpeg.py::test_a_reduced_size_is_left_to_pillow"),
     "memory_used_again_at_once": Mutant(
         "data/pipeline/slots.py", "weakref.finalize(array, self._release, sent.slot).atexit = False",
         "self._release(sent.slot)", "test_slots.py::test_batches_that_are_kept_stay_as_they_are"),

@@ -113,11 +113,15 @@ def test_the_pixels_are_those_of_pillow(
 @pytest.mark.parametrize("item_format", [COLOUR, WHOLE], ids=["cropped", "whole"])
 @pytest.mark.parametrize("orientation", range(10))
 def test_a_rotation_is_that_of_pillow(
-    orientation: int, item_format: ImageFormat, by_pillow: Callable[[bytes, ImageFormat], Outcome]
+    orientation: int,
+    item_format: ImageFormat,
+    by_pillow: Callable[[bytes, ImageFormat], Outcome],
+    decoded_fast: list[bool],
 ) -> None:
     """0 and 9 mean nothing."""
     content = jpeg(exif=files.exif(orientation))
     found = outcome(content, item_format)
+    assert decoded_fast == [True]
     assert found == by_pillow(content, item_format)
     assert (found == outcome(jpeg(), item_format)) == (orientation in (0, 1, 9))
 

