@@ -312,7 +312,33 @@ MUTANTS = {
         "test_decode.py::test_stated_pixels[16-bit]"),
     "rotation_forgotten": Mutant(
         "data/pipeline/decode.py", "image if turn is None else image.transpose(turn)", "image",
-        "test_decode.py::test_exif_rotation_is_applied_once[6-JPEG]"),
+        "test_decode.py::test_exif_rotation_is_applied_once[6-PNG]"),
+    "fast_rotation_mirrored": Mutant(
+        "data/pipeline/jpeg.py", "6: lambda pixels: pixels.swapaxes(0, 1)[:, ::-1]",
+        "6: lambda pixels: pixels.swapaxes(0, 1)[::-1]", "test_jpeg.py::test_a_rotation_is_that_of_pillow[6-cropped]"),
+    "fast_decoder_takes_rgb_for_grey": Mutant(
+        "data/pipeline/jpeg.py", '"L": ImageReadMode.GRAY', '"L": ImageReadMode.RGB',
+        "test_jpeg.py::test_the_pixels_are_those_of_pillow[progressive-grey]"),
+    "fast_decoder_crops_before_it_turns": Mutant(
+        "data/pipeline/decode.py", "turned(pixels, header.orientation)[upper:lower, left:right]",
+        "turned(pixels[upper:lower, left:right], header.orientation)",
+        "test_jpeg.py::test_a_rotation_is_that_of_pillow[6-cropped]"),
+    "notes_of_a_camera_passed_over": Mutant(
+        "data/pipeline/jpeg.py", "if marker not in _HARMLESS:", "if False:",
+        "test_jpeg.py::test_a_rotation_is_that_of_pillow[6-cropped]"),
+    "fast_decoder_never_reduces": Mutant(
+        "data/pipeline/decode.py", "header.height // down) > 1:", "header.height // down) > 1000:",
+        "test_jpeg.py::test_a_reduced_size_is_left_to_pillow"),
+    "memory_used_again_at_once": Mutant(
+        "data/pipeline/slots.py", "weakref.finalize(array, self._release, sent.slot).atexit = False",
+        "self._release(sent.slot)", "test_slots.py::test_batches_that_are_kept_stay_as_they_are"),
+    "a_view_does_not_hold_its_memory": Mutant(
+        "data/pipeline/slots.py", "memory = torch.from_numpy(array)",
+        "memory = torch.frombuffer(self._file.mapped(sent.slot), dtype=torch.uint8)",
+        "test_slots.py::test_a_slot_is_free_when_nothing_lies_in_it[view]"),
+    "layout_of_the_decoder_reaches_the_model": Mutant(
+        BUILD, "torch.channels_last if channels_last else torch.contiguous_format", "torch.channels_last",
+        "test_jpeg.py::test_a_batch_lies_as_it_was_decoded[colour]"),
     "other_files_accepted_on_resume": Mutant(
         "resume.py", 'saved["fingerprint"] != data.fingerprint', "False",
         "test_image_folder.py::test_a_checkpoint_file_knows_its_classes_and_resume_keeps_them"),

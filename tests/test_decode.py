@@ -167,13 +167,13 @@ def test_a_large_jpeg_is_decoded_at_a_lower_resolution(monkeypatch: pytest.Monke
     item_format = replace(COLOUR, height=64, width=64, shorter_side=72)
     content = files.content(gradient(1200, 900), "JPEG", quality=95, exif=files.exif(6))
     sizes = []
-    crop = Image.Image.crop
+    whole_pixels = module._whole_pixels
 
-    def noting(self: Image.Image, box: tuple[int, int, int, int]) -> Image.Image:
-        sizes.append(self.size)
-        return crop(self, box)
+    def noting(box: tuple[float, float, float, float], width: int, height: int) -> tuple[int, int, int, int]:
+        sizes.append((width, height))
+        return whole_pixels(box, width, height)
 
-    monkeypatch.setattr(Image.Image, "crop", noting)
+    monkeypatch.setattr(module, "_whole_pixels", noting)
     reduced = decode(io.BytesIO(content), item_format)
     monkeypatch.setattr(module, "SPARE", 1000.0)
     whole = decode(io.BytesIO(content), item_format)

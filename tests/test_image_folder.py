@@ -166,7 +166,7 @@ def test_channels_are_normalised(tmp_path: Path, fields: dict[str, Any], values:
     data = built(tmp_path, **fields)
     prepared = data.prepare(data.evaluation.fetch(torch.arange(2), -1)[0])
     assert prepared[0, :, 3, 3].tolist() == pytest.approx(values, abs=1e-5)
-    assert prepared.is_contiguous()
+    assert prepared.is_contiguous(memory_format=torch.channels_last), "as it was decoded"
 
 
 def test_an_unreadable_file_fails_by_default(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
-from torch.utils.data import default_collate
 
 from trainer4090.data import Source
 from trainer4090.data.pipeline.crops import NUM_ATTEMPTS, NUMBERS_AN_ATTEMPT, Box, centred_box, random_box
@@ -50,7 +49,7 @@ class FileSource:
         return len(self.labels)
 
     def fetch(self, indices: torch.Tensor, epoch: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Images uint8 (n, channels, height, width), and labels int64 (n,).
+        """Images uint8 (n, channels, height, width) with channels last in memory, and labels int64 (n,).
 
         An unreadable file is replaced by the next readable one of its class, which is a function of the files alone.
 
@@ -59,8 +58,7 @@ class FileSource:
         """
         boxes = self._boxes(indices, epoch)
         images = [self._read(index, box_of) for index, box_of in zip(indices.tolist(), boxes, strict=True)]
-        # Stacks into shared memory in a worker process, which spares the copy there.
-        return default_collate(images), self.targets(indices, epoch)
+        return _stacked(images), self.targets(indices, epoch)
 
     def targets(self, indices: torch.Tensor, epoch: int) -> torch.Tensor:
         """Labels int64 (n,)."""
@@ -130,6 +128,14 @@ class FileSource:
         size = (self.format.height, self.format.width)
         random = partial(random_box, size=size, smallest=self.smallest_crop)
         return [partial(random, attempts=attempts) for attempts in _attempts(self.seed, epoch, indices)]
+
+
+def _stacked(images: list[torch.Tensor]) -> torch.Tensor:
+    """`images` (channels, height, width), which have their channels last in memory, as one tensor laid out alike."""
+    if len(images[0]) == 1:
+        return torch.stack(images)
+    # Moving channels costs 0.1 ms an image here, and a few microseconds a batch on the device.
+    return torch.stack([image.permute(1, 2, 0) for image in images]).permute(0, 3, 1, 2)
 
 
 def _attempts(seed: int, epoch: int, indices: torch.Tensor) -> list[list[list[float]]]:

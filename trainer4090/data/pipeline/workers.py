@@ -5,21 +5,24 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader, Dataset
 
+from trainer4090.data.pipeline.slots import Fetched, Sent, Slot, Slots, Writer
 from trainer4090.errors import MachineError, Problem, TrainerError
 from trainer4090.plugin_modules import Imports, blamed
 
 PREFETCH_FACTOR = 2
 """Batches that each worker keeps ready."""
-
+_HELD_BY_THE_READER = 3
+"""The batch in use, the one before, and the one that is handed over."""
+_PRELOADED = ("trainer4090.data.pipeline.loader", "torchvision.io")
+"""Modules that take a worker a second or more to import."""
 
 MOST_AUTOMATIC = 16
 """Processes that `auto` starts at most: each has about 300 MiB of its own."""
@@ -30,28 +33,18 @@ def num_processes(wanted: int | Literal["auto"]) -> int:
     return min(len(os.sched_getaffinity(0)), MOST_AUTOMATIC) if wanted == "auto" else wanted
 
 
-@dataclass(frozen=True, eq=False)
-class Fetched:
-    """Samples on the host: a pytree of inputs and a tensor of targets."""
-
-    inputs: Any
-    targets: torch.Tensor
-
-    def pin_memory(self) -> Fetched:
-        """The same samples in page-locked memory; torch's pinning thread calls this by its name."""
-        return Fetched(tree_map(torch.Tensor.pin_memory, self.inputs), self.targets.pin_memory())
-
-
 class _Guarded(Dataset[Any]):
     """Calls `fetch`; an error of ours travels as a value, since torch would rebuild it from a traceback's text."""
 
-    def __init__(self, fetch: Callable[[Any], Fetched]) -> None:
+    def __init__(self, fetch: Callable[[Any], Fetched], writer: Writer) -> None:
         self._imports = Imports()  # pickled before `fetch`, which may be made of classes that a plugin defines
         self._fetch = fetch
+        self._writer = writer
 
-    def __getitem__(self, part: Any) -> Fetched | TrainerError:
+    def __getitem__(self, task: tuple[Any, Slot | None]) -> Sent | TrainerError:
+        part, slot = task
         try:
-            return self._fetch(part)
+            return self._writer.write(self._fetch(part), slot)
         except Exception as error:
             known = blamed(error)
             if isinstance(known, TrainerError):
@@ -64,19 +57,22 @@ def fetch_in_workers(
 ) -> Generator[Fetched, None, None]:
     """`fetch(part)` for each of `slices`, in their order, by `num_workers` processes that end with the iterator.
 
-    `fetch` is pickled once; its tensors move to shared memory and are not copied.
+    `fetch` is pickled once; its tensors move to shared memory and are not copied. What it returns comes in memory that
+    is used for a later batch once no tensor lies in it any more.
 
     Raises:
         TrainerError: `fetch` raised one; it arrives as it was.
         MachineError: a worker process was killed.
     """
     context = multiprocessing.get_context("forkserver")  # fork would copy the locks of this process's threads
-    context.set_forkserver_preload(["trainer4090.data.pipeline.loader"])  # torch is imported once, not by each worker
+    # Imported once, not by each worker. What this process had no use for so far, most likely they have none for either.
+    context.set_forkserver_preload([module for module in _PRELOADED if module in sys.modules])
+    slots = Slots(num_workers * PREFETCH_FACTOR + _HELD_BY_THE_READER)
     results: Any = iter(
         DataLoader(
-            _Guarded(fetch),
+            _Guarded(fetch, slots.writer()),
             batch_size=None,
-            sampler=slices,  # type: ignore[arg-type]  # any iterable serves
+            sampler=((part, slots.take()) for part in slices),  # type: ignore[arg-type]  # any iterable serves
             num_workers=num_workers,
             collate_fn=_unchanged,
             worker_init_fn=_start_worker,
@@ -87,10 +83,11 @@ def fetch_in_workers(
         )
     )
     try:
-        while (result := _next(results)) is not None:
-            if isinstance(result, TrainerError):
-                raise result
-            yield result
+        while (sent := _next(results)) is not None:
+            if isinstance(sent, TrainerError):
+                raise sent
+            slots.grow(sent.wanted)
+            yield slots.read(sent)
     finally:
         # Private, but the public way is to drop the last reference, and the traceback of an error holds one.
         results._shutdown_workers()
