@@ -65,6 +65,11 @@ def before_an_update(number: int) -> InterruptedRunError:
     return InterruptedRunError(number, Problem(_name(number), given, "nothing is lost, the same command starts again"))
 
 
+def while_measuring(number: int) -> InterruptedRunError:
+    """The error of a row of an ablation that a signal ended."""
+    return InterruptedRunError(number, Problem(_name(number), "stopped while it was measured", "it is measured anew"))
+
+
 def after_update(number: int, step: int, folder: object) -> InterruptedRunError:
     """The error of a run that a signal ended when update `step` was saved in `folder`."""
     given, remedy = f"stopped after update {step}, which is saved", f"resume={folder} goes on"
