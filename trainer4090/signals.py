@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import final
@@ -57,6 +57,21 @@ def ending(given: str, remedy: str) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def handed_to(receive: Callable[[int], None]) -> Iterator[None]:
+    """Give SIGINT and SIGTERM to a function for the length of the block."""
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        receive(number)
+
+    before = {number: signal.signal(number, handler) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
 
 
 def before_an_update(number: int) -> InterruptedRunError:
