@@ -9,6 +9,8 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from trainer4090 import loop, signals
 from trainer4090.build import Run
 from trainer4090.executors.witness import Witness
@@ -27,6 +29,7 @@ def measure(run: Run, points: LogPoints, progress: loop.Progress, stop: StopRequ
         NonFiniteError: an observed loss is not finite.
     """
     wish = run.plan.spec.ablate
+    _disturb(run, wish.noise)
     witness: Any = Witness(run.executor, list(run.executor.forward.module.parameters()), wish.warm_up)
     witnessed = replace(run, executor=witness)
     with closing(loop.batches_from(run, progress.position)) as batches:
@@ -45,6 +48,15 @@ def measure(run: Run, points: LogPoints, progress: loop.Progress, stop: StopRequ
                 end_s = time.monotonic() + wish.seconds
     points.settle()
     return witness.result
+
+
+def _disturb(run: Run, noise: float) -> None:
+    """Multiply every parameter by 1 + `noise` times a normal number, always the same ones."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in run.executor.forward.module.parameters() if noise else ():
+            factors = 1 + noise * torch.randn(parameter.shape, generator=generator)
+            parameter.mul_(factors.to(parameter))
 
 
 def _over(run: Run, progress: loop.Progress, end_s: float) -> bool:

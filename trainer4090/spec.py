@@ -81,6 +81,7 @@ class AblateSection:
     steps: PositiveInt
     seconds: NonNegativeFloat
     timeout_s: PositiveFloat
+    noise: NonNegativeFloat
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 from trainer4090 import paths, resume, worker
 from trainer4090.ablation import board, chart, table
-from trainer4090.ablation.line import Line, line_of
+from trainer4090.ablation.line import Beside, Line, line_of
 from trainer4090.ablation.measure import Measuring
 from trainer4090.ablation.rows import Row, rows_of
 from trainer4090.composition import compose, overrides, plugin_words
@@ -92,17 +92,12 @@ def run(ablation: Ablation, folder: Path) -> int:
 
 
 def _lines(ablation: Ablation, measuring: Measuring) -> list[Line]:
-    first = measuring.of(ablation.rows[0])
-    return [
-        line_of(
-            row,
-            ablation.plans.get(row.digest),
-            measuring.of(row),
-            first,
-            measuring.of(measuring.references[row.digest]),
-        )
-        for row in ablation.rows
-    ]
+    first, lines = measuring.of(ablation.rows[0]), []
+    for row in ablation.rows:
+        yardsticks = measuring.yardsticks[row.digest]
+        beside = Beside(first, measuring.of(yardsticks.reference), measuring.of(yardsticks.twin))
+        lines.append(line_of(row, ablation.plans.get(row.digest), measuring.of(row), beside))
+    return lines
 
 
 def _code(ablation: Ablation, measuring: Measuring) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainer4090.ablation import parity, proof
-from trainer4090.ablation.parity import Parity
+from trainer4090.ablation.parity import Losses, Parity
 from trainer4090.ablation.record import Measurement
 from trainer4090.ablation.rows import Row
 from trainer4090.plan import Plan
@@ -62,14 +62,24 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
-def line_of(
-    row: Row, plan: Plan | None, own: Sequence[Measurement], first: Sequence[Measurement], right: Sequence[Measurement]
-) -> Line:
-    """The line of `row`. `plan`: None when there is none. `first`: of the first row. `right`: of the reference."""
+@dataclass(frozen=True)
+class Beside:
+    """Measurements that a row is compared with."""
+
+    first: Sequence[Measurement]
+    """Of the first row."""
+    reference: Sequence[Measurement]
+    """Of the same training with the plain option of every axis."""
+    twin: Sequence[Measurement]
+    """Of the reference, started from noisy parameters."""
+
+
+def line_of(row: Row, plan: Plan | None, own: Sequence[Measurement], beside: Beside) -> Line:
+    """The line of `row`, from its measurements. `plan`: None when it cannot be run here."""
     good = [each for each in own if each.status == "ok"]
     bad = next((each for each in own if each.status != "ok"), None)
     rates = sorted(_known(good, "items_per_s"))
-    median, base = _median(rates), _median(_known(_good(first), "items_per_s"))
+    median, base = _median(rates), _median(_known(_good(beside.first), "items_per_s"))
     active = good[0].result.get("active", {}) if good else {}
     train = row.spec.train
     return Line(
@@ -87,7 +97,7 @@ def line_of(
         peak_reserved_gib=_largest(each.result.get("peak_memory_gib", {}).get("reserved") for each in good),
         gpu_utilization=_median([each.speed["utilization"] for each in good if "utilization" in each.speed]),
         mfu=_median([each.speed["mfu"] for each in good if "mfu" in each.speed]),
-        parity=_parity(plan, good, _good(right), right),
+        parity=_parity(plan, good, beside),
         compile_s=_largest(map(_compile_s, good)),
         active=proof.in_words(active),
         doubts=tuple(proof.doubts(plan, active)) if good and plan is not None else (),
@@ -95,23 +105,22 @@ def line_of(
     )
 
 
-def _parity(
-    plan: Plan | None, good: Sequence[Measurement], right: Sequence[Measurement], tried: Sequence[Measurement]
-) -> Parity | None:
+def _parity(plan: Plan | None, good: Sequence[Measurement], beside: Beside) -> Parity | None:
     """The worst comparison of all processes of the row with the reference's first."""
     if not good or plan is None:
         return None
-    if not right:
-        why = tried[0].status if tried else NOT_MEASURED
-        return Parity("unknown", None, 0, parity.TOLERANCE["float32"], f"the fp32 reference is {why}")
-    reference = right[0].result.get("first_losses", [])
+    for tried in (beside.reference, beside.twin):
+        if not _good(tried):
+            return Parity("unknown", why=f"the fp32 reference is {tried[0].status if tried else NOT_MEASURED}")
+    reference, twin = (_losses(_good(tried)[0]) for tried in (beside.reference, beside.twin))
     arithmetic, dropout = plan.precision.arithmetic, plan.evidence.model.dropout
-    results = [each.result for each in good]
-    compared = [
-        parity.compare(result.get("first_losses", []), result.get("first_applied", []), reference, arithmetic, dropout)
-        for result in results
-    ]
-    return max(compared, key=lambda each: each.difference or 0.0)
+    compared = [parity.compare(_losses(each), reference, twin, arithmetic, dropout) for each in good]
+    return max(compared, key=lambda each: (each.verdict != "same", (each.difference or 0) / (each.allowed or 1)))
+
+
+def _losses(measurement: Measurement) -> Losses:
+    result = measurement.result
+    return Losses(result.get("first_losses", []), result.get("first_applied", []))
 
 
 def _compile_s(measurement: Measurement) -> float | None:

@@ -12,7 +12,7 @@ from typing import final
 from trainer4090 import run_folder, worker
 from trainer4090.ablation import record
 from trainer4090.ablation.record import FINAL, Measurement
-from trainer4090.ablation.rows import Row, reference_of
+from trainer4090.ablation.rows import Row, yardsticks_of
 from trainer4090.disk import write_text
 from trainer4090.errors import TrainerError
 from trainer4090.spec import dump
@@ -35,9 +35,9 @@ class Measuring:
         self._repeats = repeats
         self._plugins = list(plugins)
         self._child = Child()
-        self.references = {row.digest: reference_of(row) for row in rows}
-        """Digest of a row -> the row whose losses it is compared with, often one of the table."""
-        known = {row.digest for row in (*rows, *self.references.values())}
+        self.yardsticks = {row.digest: yardsticks_of(row, rows) for row in rows}
+        """Digest of a row -> the rows whose losses it is compared with."""
+        known = {row.digest for row in (*rows, *self._others())}
         earlier = record.load(folder / JSONL)
         self.measurements = [each for each in earlier if each.digest in known and each.status in FINAL]
 
@@ -57,7 +57,7 @@ class Measuring:
                 return
             if self._needless(row, repeat):
                 continue
-            print(f"[{row.label}] {repeat + 1} of {self._repeats}", flush=True)
+            print(f"[{row.label}] process {repeat + 1}", flush=True)
             done = self._measured(row, repeat)
             if done.status == "interrupted" or (self.stopped_by is not None and done.status != "ok"):
                 return
@@ -71,13 +71,20 @@ class Measuring:
         return [each for each in self.measurements if each.digest == row.digest]
 
     def _turns(self) -> Iterator[tuple[Row, int]]:
-        """A B C, then references that are no rows, then A B C again: a card that warms up slows all rows alike."""
-        own = {row.digest for row in self._rows}
-        others = {row.digest: row for row in self.references.values() if row.digest not in own}
+        """A B C, then what is no row, then A B C again: a card that warms up slows all rows alike."""
         for repeat in range(self._repeats):
             yield from ((row, repeat) for row in self._rows)
             if repeat == 0:
-                yield from ((row, 0) for row in others.values())
+                yield from ((row, 0) for row in self._others(measured=True))
+
+    def _others(self, measured: bool = False) -> list[Row]:
+        """What is measured for its losses and is no row; of rows that run, with `measured`."""
+        running = (
+            {each.digest for each in self.measurements if each.status == "ok"} if measured else set(self.yardsticks)
+        )
+        sticks = [sticks for digest, sticks in self.yardsticks.items() if digest in running]
+        wanted = {row.digest: row for each in sticks for row in (each.reference, each.twin)}
+        return [row for digest, row in wanted.items() if digest not in self.yardsticks]
 
     def _needless(self, row: Row, repeat: int) -> bool:
         """Whether this turn is measured already, or an earlier one has shown that the row does not run."""

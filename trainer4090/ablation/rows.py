@@ -9,15 +9,18 @@ from typing import Any, cast
 
 from omegaconf import OmegaConf
 
+from trainer4090.ablation import parity
 from trainer4090.errors import ConfigError, Problem
 from trainer4090.parse import REGISTRIES
-from trainer4090.spec import LIST_AXES, Choice, RunSpec, to_tree
+from trainer4090.spec import LIST_AXES, AblateSection, Choice, RunSpec, to_tree
 
 BASELINE = {"precision": "fp32", "memory": "none", "kernels": "eager", "parallelism": "single"}
 """The plain option of every axis, in the order in which a ladder climbs."""
 ARTICLES = {"precision": "amp", "memory": "checkpoint", "kernels": "fused"}
 """What a ladder tries on an axis where the spec has the plain option."""
 AS_GIVEN = "as given"
+LARGEST_SCALE = 1024.0
+"""From torch's 65,536 the first three updates of a ResNet-18 overflow."""
 
 Technique = tuple[str, Choice]
 """An axis and an option of it."""
@@ -68,9 +71,28 @@ def rows_of(spec: RunSpec, composed: Composed) -> list[Row]:
     return rows
 
 
-def reference_of(row: Row) -> Row:
-    """The row whose losses are right: the same training with the plain option of every axis."""
-    return Row(f"fp32 reference of {row.label}", with_techniques(row.spec, ()))
+@dataclass(frozen=True)
+class Yardsticks:
+    """Rows that say how the losses of another row ought to be."""
+
+    reference: Row
+    """The same training with the plain option of every axis."""
+    twin: Row
+    """The reference, from noisy parameters: how fast this training amplifies rounding."""
+
+
+def yardsticks_of(row: Row, rows: Sequence[Row]) -> Yardsticks:
+    """The rows whose losses `row` is compared with; the reference is one of `rows` where it can be."""
+    spec = with_techniques(row.spec, ())
+    own = Row(f"losses of fp32, batch {spec.train.batch_size}", spec)
+    short = replace(spec.ablate, seconds=0.0)
+    reference = own if any(own.digest == each.digest for each in rows) else _with_section(own, short)
+    twin = _with_section(own, replace(short, noise=parity.NOISE))
+    return Yardsticks(reference, replace(twin, label=f"{own.label}, noisy"))
+
+
+def _with_section(row: Row, section: AblateSection) -> Row:
+    return Row(row.label, replace(row.spec, ablate=section))
 
 
 def to_measure(spec: RunSpec) -> RunSpec:
@@ -95,7 +117,16 @@ def to_measure(spec: RunSpec) -> RunSpec:
         run=replace(spec.run, dir=None),
         train=train,
         ablate=replace(wish, rows="auto", axes="ladder", repeats=1),
+        precision=_without_overflow(spec.precision),
     )
+
+
+def _without_overflow(precision: Choice) -> Choice:
+    """The precision with a loss scale that fits from the start: an update that is skipped has no losses to compare."""
+    scale = getattr(precision.config, "initial_scale", 0.0)
+    if scale <= LARGEST_SCALE:
+        return precision
+    return Choice(precision.name, replace(precision.config, initial_scale=LARGEST_SCALE))
 
 
 def techniques_of(spec: RunSpec) -> list[Technique]:

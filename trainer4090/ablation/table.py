@@ -48,6 +48,9 @@ COLUMNS: Mapping[str, Cell] = {
 }
 """Head -> the cell of a line."""
 
+COMPARISON = ("difference", "allowed", "num_compared")
+"""Fields of a `Parity` that are columns of their own in CSV."""
+
 
 def as_markdown(lines: Sequence[Line], heading: Heading) -> str:
     """The table below its title, with what its columns mean."""
@@ -61,15 +64,15 @@ def as_csv(lines: Sequence[Line]) -> str:
     """A column for every field of a `Line`, numbers with all their digits, nothing where nothing is known."""
     text = io.StringIO()
     names = [field.name for field in dataclasses.fields(Line)]
-    writer = csv.DictWriter(text, [*names, "largest_loss_difference"], lineterminator="\n")
+    writer = csv.DictWriter(text, [*names, *COMPARISON], lineterminator="\n")
     writer.writeheader()
     for line in lines:
         beside = line.parity
         values = {name: getattr(line, name) for name in names} | {
             "parity": None if beside is None else beside.verdict,
             "doubts": "; ".join(line.doubts),
-            "largest_loss_difference": None if beside is None else beside.difference,
         }
+        values |= {name: getattr(beside, name, None) for name in COMPARISON}
         writer.writerow({name: "" if value is None else value for name, value in values.items()})
     return text.getvalue()
 
@@ -85,7 +88,8 @@ def _below(lines: Sequence[Line], heading: Heading) -> list[str]:
     return [
         f"Items/s: median of {repeats} processes, rows in turn, after the warm-up. Speed-up: against {lines[0].label}.",
         f"Losses: largest relative difference from fp32 over the first {heading.num_compared} updates, beside what",
-        "rounding explains. Compile: what the warm-up took beyond as many steady updates.",
+        "rounding explains in this training, measured with noisy parameters.",
+        "Compile: what the warm-up took beyond as many steady updates.",
         "Seen to be active: one update under torch's profiler, in the process that was measured.",
     ]
 
