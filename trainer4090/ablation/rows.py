@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, cast
-
-from omegaconf import OmegaConf
 
 from trainer4090.ablation import parity
 from trainer4090.errors import ConfigError, Problem
@@ -36,12 +36,12 @@ class Row:
     spec: RunSpec
     """As its processes get it, but for the folder."""
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """Short hash of everything that decides the figures: equal rows need not be measured twice."""
         tree = to_tree(self.spec)
         del tree["ablate"]["timeout_s"]
-        return hashlib.sha256(OmegaConf.to_yaml(OmegaConf.create(tree)).encode()).hexdigest()[:8]
+        return hashlib.sha256(json.dumps(tree).encode()).hexdigest()[:8]
 
 
 def rows_of(spec: RunSpec, composed: Composed) -> list[Row]:
