@@ -23,7 +23,7 @@ class Line:
 LINES = (
     # Typing errors in names.
     Line("key", "train.step=5", "train.step", "did you mean train.steps?"),
-    Line("key-section", "trian.steps=5", "trian.steps", "did you mean train.steps?"),
+    Line("key-section", "trian.steps=5", "trian.steps", "did you mean train.steps or ablate.steps?"),
     Line("key-of-option", "optimizer.larning_rate=1", "optimizer.larning_rate", "did you mean optimizer.lr?"),
     Line("key-alone", "foo=1", "foo", "all keys: trainer4090 --cfg job"),
     Line("key-nested", "foo.bar.baz=1", "foo.bar.baz", "all keys: trainer4090 --cfg job"),
