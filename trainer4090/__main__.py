@@ -77,7 +77,9 @@ def dispatch(words: list[str]) -> int:
         return multirun(overrides)
     if line.show:
         return _show(overrides)
-    task = next((word.partition("=")[2] for word in reversed(overrides) if word.startswith("task=")), "train")
+    task = next(
+        (word.partition("=")[2].strip("\"'") for word in reversed(overrides) if word.startswith("task=")), "train"
+    )
     return VERBS[task if task in COMPOSED else "train"].run(overrides)  # a wrong task is refused by what reads it
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,7 +87,7 @@ def run(ablation: Ablation, folder: Path) -> int:
     print((folder / "ablate.md").read_text(encoding="utf-8"), flush=True)
     if measuring.stopped_by is not None:
         given = f"stopped with {sum(line.repeats > 0 for line in lines)} of {len(lines)} rows measured"
-        name = f"signal {measuring.stopped_by}"
+        name = signal.Signals(measuring.stopped_by).name
         raise InterruptedRunError(measuring.stopped_by, Problem(name, given, f"ablate resume={folder} goes on"))
     return code
 

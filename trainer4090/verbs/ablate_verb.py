@@ -27,7 +27,8 @@ def run(words: Sequence[str]) -> int:
     spec = parse(compose(first).tree)
     found = None if spec.root.resume is None else _found(spec)
     if found is None:
-        made, folder = ablation.make(words), run_folder.fresh(spec.run, "ablate-")
+        made = ablation.make(words)
+        folder = run_folder.fresh(made.spec.run, "ablate-")
         run_folder.claim(folder)
     else:
         folder = found
