@@ -23,7 +23,7 @@ class Line:
 LINES = (
     # Typing errors in names.
     Line("key", "train.step=5", "train.step", "did you mean train.steps?"),
-    Line("key-section", "trian.steps=5", "trian.steps", "did you mean train.steps?"),
+    Line("key-section", "trian.steps=5", "trian.steps", "did you mean train.steps or ablate.steps?"),
     Line("key-of-option", "optimizer.larning_rate=1", "optimizer.larning_rate", "did you mean optimizer.lr?"),
     Line("key-alone", "foo=1", "foo", "all keys: trainer4090 --cfg job"),
     Line("key-nested", "foo.bar.baz=1", "foo.bar.baz", "all keys: trainer4090 --cfg job"),
@@ -48,7 +48,7 @@ LINES = (
     Line("cfg-of-what", "--cfg", "--cfg", "--cfg job"),
     Line("cfg-hydra", "--cfg hydra", "--cfg", "--cfg job"),
     Line("cfg-sweep", "--cfg job -m train.seed=1,2", "--cfg", "leave -m out"),
-    Line("sweep-of-list", "list -m", "-m", "it goes with train and plan"),
+    Line("sweep-of-list", "list -m", "-m", "it goes with train, plan, ablate"),
     Line("list-group", "list presicion", "list", "did you mean precision?"),
     Line("evaluate-nothing", "evaluate run=nothing", "run", "run=latest"),
     Line("evaluate-split", "evaluate split=test", "split", "evaluation or train"),
@@ -57,7 +57,7 @@ LINES = (
     Line("prepare-nowhere", "data prepare", "out", "give the folder to write"),
     Line("prepare-key", "data prepare out=x tokeniser=bpe", "tokeniser", "did you mean tokenizer?"),
     Line("prepare-word", "data prepare out", "out", "key=value"),
-    Line("prepare-sweep", "data prepare out=x -m", "-m", "it goes with train and plan"),
+    Line("prepare-sweep", "data prepare out=x -m", "-m", "it goes with train, plan, ablate"),
     Line("prepare-tokenizer", "data prepare out=x tokenizer=bpee", "tokenizer", "did you mean bpe?"),
     Line("prepare-fraction", "data prepare out=x val_fraction=half", "val_fraction", "a number above 0 and below 1"),
     Line("prepare-vocabulary", "data prepare out=x vocab_size=300", "vocab_size", "it is for tokenizer=bpe"),

@@ -337,7 +337,7 @@ MUTANTS = {
         "memory = torch.frombuffer(self._file.mapped(sent.slot), dtype=torch.uint8)",
         "test_slots.py::test_a_slot_is_free_when_nothing_lies_in_it[view]"),
     "layout_of_the_decoder_reaches_the_model": Mutant(
-        BUILD, "torch.channels_last if channels_last else torch.contiguous_format", "torch.channels_last",
+        "build/inputs.py", "torch.channels_last if channels_last else torch.contiguous_format", "torch.channels_last",
         "test_jpeg.py::test_a_batch_lies_as_it_was_decoded[colour]"),
     "other_files_accepted_on_resume": Mutant(
         "resume.py", 'saved["fingerprint"] != data.fingerprint', "False",
@@ -473,4 +473,30 @@ MUTANTS = {
     "script_over_recomputation": Mutant(
         "rules/compilation.py", "(replaced or plan", "(plan",
         "test_script.py::test_what_replaces_a_forward_is_refused[checkpoint]"),
+    "every_loss_is_called_the_same": Mutant(
+        "ablation/parity.py", "if differences[worst] <= allowed[worst] else", "if True else",
+        "test_parity.py::test_verdicts"),
+    "losses_behind_a_skipped_update_compared": Mutant(
+        "ablation/parity.py", "min(num_losses, len(allowed), skipped + 1)", "min(num_losses, len(allowed))",
+        "test_parity.py::test_verdicts[skipped]"),
+    "losses_of_amplified_noise_compared": Mutant(
+        "ablation/parity.py", "if amplified > AMPLIFIED and allowed:", "if False:",
+        "test_parity.py::test_verdicts[amplified]"),
+    "a_twin_without_noise": Mutant(
+        "measuring.py", "_disturb(run, wish.noise)", "_disturb(run, 0.0)",
+        "test_parity.py::test_noise_is_another_start"),
+    "warm_up_in_the_speed": Mutant(
+        "measuring.py", "points.windows.clear()", "pass", "test_parity.py::test_the_warm_up_is_in_no_speed"),
+    "all_operators_called_recomputed": Mutant(
+        "executors/activity.py", "    return parent is not None\n", "    return True\n",
+        "test_parity.py::test_a_witness_tells_what_ran[fp32]"),
+    "an_option_that_was_not_seen_is_trusted": Mutant(
+        "ablation/proof.py", "arithmetic in products or (replayed", "True or (replayed",
+        "test_parity.py::test_what_was_not_seen_is_doubted[amp-off]"),
+    "a_failed_baseline_forgiven": Mutant(
+        "ablation/__init__.py", 'each.exit_code or 1 for each in', '0 for each in',
+        "test_ablation.py::test_a_failed_baseline_is_the_exit_code[oom]"),
+    "rows_measured_again": Mutant(
+        "ablation/measure.py", "if each.digest in known and each.status in FINAL]", "if False]",
+        "test_ablation.py::test_a_resume_goes_on_from_what_is_measured"),
 }  # fmt: skip

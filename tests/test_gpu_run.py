@@ -65,7 +65,7 @@ def test_steady_loop_never_waits_for_what_users_bring(
 
 
 def assert_never_waits(work: Path, monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
-    update = loop._update
+    update = loop.next_update
 
     def strict(run: Any, batches: Any, points: LogPoints, progress: loop.Progress) -> Any:
         if progress.step >= 3:
@@ -75,7 +75,7 @@ def assert_never_waits(work: Path, monkeypatch: pytest.MonkeyPatch, *words: str)
         finally:
             torch.cuda.set_sync_debug_mode("default")
 
-    monkeypatch.setattr(loop, "_update", strict)
+    monkeypatch.setattr(loop, "next_update", strict)
     assert runs.train(work, *words, "train.log_every=2", "train.eval_every=99") == 0
     assert len(runs.metrics(work)) == 20
 

@@ -68,7 +68,7 @@ def test_signal_inside_an_evaluation_ends_after_it(work: Path, monkeypatch: pyte
 
 @pytest.mark.parametrize(
     ("owner", "name"),
-    [(run_folder, "point_latest"), (build, "build"), (LocalExecutor, "__init__"), (loop, "_batches")],
+    [(run_folder, "point_latest"), (build, "build"), (LocalExecutor, "__init__"), (loop, "batches_from")],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_signal_before_the_first_update(

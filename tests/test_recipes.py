@@ -184,6 +184,14 @@ OTHER: dict[str, tuple[Any, Any]] = {
     "train.patience": (5, 6),
     "train.least_improvement": (0.5, 0.25),
     "ema.decay": (0.9, 0.99),
+    "ablate.rows": (["train.seed=1"], ["train.seed=2"]),
+    "ablate.axes": ("alone", "memory"),
+    "ablate.repeats": (5, 6),
+    "ablate.warm_up": (5, 6),
+    "ablate.steps": (5, 6),
+    "ablate.seconds": (0.5, 0.25),
+    "ablate.timeout_s": (0.5, 0.25),
+    "ablate.noise": (0.5, 0.25),
 }
 """Key -> a recipe's value that is not the default, and a command line's."""
 

@@ -34,8 +34,10 @@ LAYERS = (
     ("outputs", "generation"),
     ("samples",),
     ("loop",),
+    ("measuring",),
     ("process", "failure", "ending", "session", "worker", "trained", "prediction"),
     ("composition", "sweeps"),
+    ("ablation",),
     ("verbs", "help"),
     ("__main__",),
 )
@@ -48,6 +50,7 @@ AFTER_THE_CHECKS = (
     "build",
     "log_point",
     "loop",
+    "measuring",
     "finetune",
     "generation",
     "outputs",

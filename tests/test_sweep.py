@@ -67,7 +67,7 @@ def fake_jobs(monkeypatch: pytest.MonkeyPatch, *scripts: str) -> None:
         "    sys.exit(code)\n"
     )
 
-    def command(folder: Path) -> list[str]:
+    def command(folder: Path, task: str) -> list[str]:
         code = f"{prelude}os.chdir({str(folder)!r})\n{scripts[int(folder.name)]}"
         return [sys.executable, "-c", code]
 
@@ -184,7 +184,7 @@ def test_folders_have_names_of_their_own(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_planning_jobs_start_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweeps, "command", lambda folder: ["false"])
+    monkeypatch.setattr(sweeps, "command", lambda folder, task: ["false"])
     words = [word for word in TINY if not word.startswith("device")]
     assert main(["plan", "-m", "card=rtx4090,cpu", *words]) == 0
     assert statuses() == ["ok", "ok"]

@@ -18,7 +18,7 @@ _HELP = ("-h", "--help")
 _MULTIRUN = ("-m", "--multirun")
 _SHOW = ("-c", "--cfg")
 _FLAGS = (*_HELP, *_MULTIRUN, *_SHOW, "--version")
-COMPOSED = ("train", "plan")
+COMPOSED = ("train", "plan", "ablate")
 """Verbs whose words are overrides of a whole run, so that they can be shown and swept."""
 
 
@@ -59,7 +59,7 @@ def dispatch(words: list[str]) -> int:
     words, given = _with_plugins(words), words
     if any(word in _HELP for word in words):
         verb = next((verb for size in (2, 1) if (verb := VERBS.get(" ".join(words[:size])))), None)
-        print(help.of_verb(verb) if verb is not None and verb.has_options else help.text())
+        print(help.of_verb(verb) if verb is not None and verb.has_keys else help.text())
         return 0
     if "--version" in words:
         print(__version__)
@@ -70,15 +70,17 @@ def dispatch(words: list[str]) -> int:
     from trainer4090.finetune.start import settled
 
     line = _read(given)  # the names of plugins belong to a run
-    overrides = [settled(word) for word in line.words] + (["task=plan"] if line.verb == "plan" else [])
+    overrides = [settled(word) for word in line.words] + ([] if line.verb == "train" else [f"task={line.verb}"])
     if line.multirun:
         from trainer4090.sweeps.multirun import multirun
 
         return multirun(overrides)
     if line.show:
         return _show(overrides)
-    task = next((word.partition("=")[2] for word in reversed(overrides) if word.startswith("task=")), "train")
-    return VERBS["plan" if task == "plan" else "train"].run(overrides)
+    task = next(
+        (word.partition("=")[2].strip("\"'") for word in reversed(overrides) if word.startswith("task=")), "train"
+    )
+    return VERBS[task if task in COMPOSED else "train"].run(overrides)  # a wrong task is refused by what reads it
 
 
 def _with_plugins(words: list[str]) -> list[str]:
@@ -157,7 +159,7 @@ def _clashes(verb: str, flags: Sequence[str]) -> Iterator[Problem]:
         yield Problem("--cfg", "beside -m", "it prints one configuration: leave -m out")
     for flag in dict.fromkeys(flags):
         if verb not in COMPOSED:
-            yield Problem(flag, f"with the verb {verb}", f"it goes with {' and '.join(COMPOSED)}: leave it out")
+            yield Problem(flag, f"with the verb {verb}", f"it goes with {', '.join(COMPOSED)}: leave it out")
 
 
 def _show(words: Sequence[str]) -> int:

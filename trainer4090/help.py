@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from trainer4090 import paths
 from trainer4090.schema import describe, field_types
 from trainer4090.verbs import VERBS, Verb
@@ -36,13 +38,25 @@ def text() -> str:
 
 def of_verb(verb: Verb) -> str:
     """The keys of a verb that has its own, with their defaults and what each allows."""
+    rows = _of_section(verb.section) if verb.section else _of_options(verb)
+    return "\n".join([f"usage: trainer4090 {verb.name} {verb.usage}", "", verb.help, "", *_table(rows)])
+
+
+def _of_options(verb: Verb) -> dict[str, str]:
     options = verb.options()
     defaults = options()
-    rows = {
+    return {
         f"{name}={'null' if (value := getattr(defaults, name)) is None else value}": describe(annotation)
         for name, annotation in field_types(options).items()
     }
-    return "\n".join([f"usage: trainer4090 {verb.name} {verb.usage}", "", verb.help, "", *_table(rows)])
+
+
+def _of_section(section: str) -> dict[str, str]:
+    """Keys of a section of the configuration, with the comments that stand beside them."""
+    lines = (paths.CONF / "config.yaml").read_text(encoding="utf-8").split(f"\n{section}:")[1].splitlines()[1:]
+    own = itertools.takewhile(lambda line: line.startswith("  "), lines)
+    pairs = (line.strip().partition("  # ")[::2] for line in own)
+    return {f"{section}.{assignment.replace(': ', '=', 1)}": comment for assignment, comment in pairs}
 
 
 def _table(rows: dict[str, str]) -> list[str]:

@@ -57,12 +57,12 @@ def train(run: Run, folder: Path, points: LogPoints, progress: Progress, stop: S
     eval_every = run.plan.spec.train.eval_every or run.plan.horizon.per_epoch
     save_every = run.plan.spec.train.checkpoint_every or run.plan.horizon.per_epoch
     show = samples.showing(run)
-    with closing(_batches(run, progress.position)) as batches:
+    with closing(batches_from(run, progress.position)) as batches:
         stop.defer()
         points.begin()
         stopping = stop.signal_number is not None
         while progress.step < total and not stopping:
-            output = _update(run, batches, points, progress)
+            output = next_update(run, batches, points, progress)
             at_end = progress.step == total
             improved = False
             if progress.step % eval_every == 0 or at_end:
@@ -78,7 +78,7 @@ def train(run: Run, folder: Path, points: LogPoints, progress: Progress, stop: S
             points.resume()
 
 
-def _update(run: Run, batches: Batches, points: LogPoints, progress: Progress) -> StepOutput:
+def next_update(run: Run, batches: Batches, points: LogPoints, progress: Progress) -> StepOutput:
     """Make the next update and note it; nothing here waits for the device."""
     asked = time.perf_counter()
     batch, progress.position = next(batches)
@@ -164,7 +164,8 @@ def restore(run: Run, state: dict[str, Any]) -> Progress:
     )
 
 
-def _batches(run: Run, start: Position) -> Batches:
+def batches_from(run: Run, start: Position) -> Batches:
+    """The training batches behind a position, without end."""
     return training_batches(
         source=run.data.train,
         count_targets=run.loss.count,

@@ -29,6 +29,7 @@ from trainer4090.spec import (
     LIST_AXES,
     SHARED_KEYS,
     SINGLE_GROUPS,
+    AblateSection,
     Choice,
     EmaSection,
     RootSection,
@@ -41,7 +42,7 @@ REGISTRIES: dict[str, Registry[Any]] = {
     registry.group: registry
     for registry in (PRECISION, MEMORY, KERNELS, PARALLELISM, MODELS, DATA, LOSSES, METRICS, OPTIMIZERS, SCHEDULES)
 }
-SECTIONS = {"run": RunSection, "train": TrainSection, "ema": EmaSection}
+SECTIONS = {"run": RunSection, "train": TrainSection, "ema": EmaSection, "ablate": AblateSection}
 
 
 def parse(tree: Mapping[str, Any]) -> RunSpec:

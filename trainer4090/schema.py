@@ -90,13 +90,13 @@ _TIE = 0.15
 def nearest(name: str, known: Iterable[str]) -> list[str]:
     """Known names close in spelling to `name`, the closest first; dotted ones also count by their last part."""
 
-    def likeness(other: str) -> float:
+    def unlikeness(other: str) -> tuple[float, float]:
         pairs = ((name, other), (name.rpartition(".")[2], other.rpartition(".")[2]))
-        return max(difflib.SequenceMatcher(None, *pair).ratio() for pair in pairs)
+        whole, last = (-difflib.SequenceMatcher(None, *pair).ratio() for pair in pairs)
+        return min(whole, last), whole
 
-    scored = sorted((-likeness(other), other) for other in known)
-    least = max(_CLOSE, -scored[0][0] - _TIE) if scored else _CLOSE
-    return [other for score, other in scored[:NUM_NEAREST] if -score >= least]
+    scored = sorted((*unlikeness(other), other) for other in known)
+    return [other for score, _, other in scored[:NUM_NEAREST] if score <= min(scored[0][0] + _TIE, -_CLOSE)]
 
 
 def suggestion(name: str, known: Iterable[str], what: str, listed_by: str | None = None) -> str:

@@ -39,6 +39,7 @@ class Session:
         self._progress: Progress | None = None
         self._reporter: Reporter | None = None
         self._points: LogPoints | None = None
+        self._measured: Callable[[], dict[str, Any]] = dict
         self._closers: list[Callable[[], None]] = []
 
     @property
@@ -53,7 +54,7 @@ class Session:
             InterruptedRunError: a signal ended it; the state is saved.
         """
         apply_settings(self._plan.settings, self._plan.spec.train.deterministic)
-        from trainer4090 import loop
+        from trainer4090 import loop, measuring
         from trainer4090.build import build
 
         self._device = torch_device(self._chosen)
@@ -71,6 +72,9 @@ class Session:
         reason = ending.nothing_left(self._plan, progress)
         if reason is not None:
             reporter.notice(f"nothing to do: {reason}")
+            return
+        if self._plan.spec.root.task == "ablate":
+            self._measured = measuring.measure(built, points, progress, stop)
             return
         loop.train(built, self._folder, points, progress, stop)
         for text in ending.notices(self._plan, progress):
@@ -139,6 +143,7 @@ class Session:
         if self._points is not None:
             summary = self._points.summary()
             result |= {"items_per_s": summary.items_per_s, "step_time_ms": summary.step_time_ms}
+        result |= self._measured()
         return {key: value for key, value in result.items() if value is not None}
 
 

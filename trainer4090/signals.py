@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import final
@@ -59,10 +59,30 @@ def ending(given: str, remedy: str) -> Iterator[None]:
             signal.signal(number, handler)
 
 
+@contextmanager
+def handed_to(receive: Callable[[int], None]) -> Iterator[None]:
+    """Give SIGINT and SIGTERM to a function for the length of the block."""
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        receive(number)
+
+    before = {number: signal.signal(number, handler) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+
+
 def before_an_update(number: int) -> InterruptedRunError:
     """The error of a run that a signal ended before it made any progress."""
     given = "stopped before an update was made"
     return InterruptedRunError(number, Problem(_name(number), given, "nothing is lost, the same command starts again"))
+
+
+def while_measuring(number: int) -> InterruptedRunError:
+    """The error of a row of an ablation that a signal ended."""
+    return InterruptedRunError(number, Problem(_name(number), "stopped while it was measured", "it is measured anew"))
 
 
 def after_update(number: int, step: int, folder: object) -> InterruptedRunError:

@@ -66,6 +66,24 @@ class EmaSection:
     decay: Probability | None
 
 
+AxisWord = Literal["precision", "memory", "kernels", "parallelism"]
+
+
+@dataclass(frozen=True)
+class AblateSection:
+    """What the verb `ablate` compares, and how long it measures."""
+
+    rows: Auto | tuple[str, ...]
+    """Overrides of each row, separated by blanks."""
+    axes: Literal["ladder", "alone", "leave_one_out"] | AxisWord | tuple[AxisWord, ...]
+    repeats: PositiveInt
+    warm_up: Annotated[int, Range(low=2)]
+    steps: PositiveInt
+    seconds: NonNegativeFloat
+    timeout_s: PositiveFloat
+    noise: NonNegativeFloat
+
+
 @dataclass(frozen=True)
 class StartSection:
     """Keys of `model` that every model has: where training starts, and what of it stays there."""
@@ -117,7 +135,7 @@ class PluginRecord:
 class RootSection:
     """Fields that stand at the top of the tree."""
 
-    task: Literal["train", "plan"]
+    task: Literal["train", "plan", "ablate"]
     resume: str | None
     device: DeviceWord
     cards: Auto | PositiveInt
@@ -133,6 +151,7 @@ class RunSpec:
     run: RunSection
     train: TrainSection
     ema: EmaSection
+    ablate: AblateSection
     start: StartSection
     rates: RatesSection
     feed: FeedSection
@@ -153,7 +172,7 @@ class RunSpec:
 def to_tree(spec: RunSpec) -> dict[str, Any]:
     """The spec as plain containers, in the shape of the configuration tree."""
     tree = _plain(spec.root)
-    for name in ("run", "train", "ema"):
+    for name in ("run", "train", "ema", "ablate"):
         tree[name] = _plain(getattr(spec, name))
     for group in SINGLE_GROUPS:
         choice = getattr(spec, group)

@@ -62,8 +62,12 @@ def layout(eval_tags: Sequence[str]) -> Summary.Value:
 
 def text(tag: str, content: str) -> Summary.Value:
     """`content` shown as it is: indented by four, Markdown sets it as code."""
-    code = "".join(f"    {row}\n" for row in content.splitlines())
-    tensor = _text_tensor(code.encode(), TensorShapeProto(dim=[TensorShapeProto.Dim(size=1)]))
+    return markdown(tag, "".join(f"    {row}\n" for row in content.splitlines()))
+
+
+def markdown(tag: str, content: str) -> Summary.Value:
+    """`content` set as Markdown, tables included."""
+    tensor = _text_tensor(content.encode(), TensorShapeProto(dim=[TensorShapeProto.Dim(size=1)]))
     return Summary.Value(tag=tag, tensor=tensor, metadata=_metadata("text"))
 
 

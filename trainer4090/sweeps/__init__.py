@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import signal
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,6 +16,8 @@ from trainer4090.disk import write_json, write_text
 from trainer4090.errors import TrainerError, exit_code_of, lines_of
 from trainer4090.plan import Plan
 from trainer4090.spec import RunSpec, dump
+from trainer4090.sweeps.child import Child, Ended, result_of
+from trainer4090.sweeps.child import worker as worker_of
 from trainer4090.sweeps.table import JobResult, as_jsonl, as_markdown
 
 Compose = Callable[[Sequence[str]], DictConfig]
@@ -33,9 +32,11 @@ def plan_of(spec: RunSpec) -> Plan:
     return worker.planned(spec) if spec.root.task == "plan" else worker.prepare(spec).plan
 
 
-def command(folder: Path) -> list[str]:
-    """What starts the process of a job from the `spec.yaml` in its folder."""
-    return [sys.executable, "-m", "trainer4090.worker", str(folder), str(os.getpid())]
+def command(folder: Path, task: str = "train") -> list[str]:
+    """What starts the process of a job from what is saved in its folder."""
+    if task == "ablate":
+        return [sys.executable, "-m", "trainer4090.ablation", str(folder), str(os.getpid())]
+    return worker_of(folder)
 
 
 @final
@@ -47,15 +48,16 @@ class Sweep:
         self.folder = folder
         self._plugins = plugins
         self.rows: list[JobResult] = []
-        self.stopped_by: int | None = None
+        self._child = Child()
+
+    @property
+    def stopped_by(self) -> int | None:
         """Number of the signal that ends the sweep."""
-        self._child: subprocess.Popen[bytes] | None = None
+        return self._child.stopped_by
 
     def interrupt(self, number: int) -> None:
         """Pass a signal on to the running job, which saves and ends; start no other. A second one ends it at once."""
-        self.stopped_by = number
-        if self._child is not None:
-            self._child.send_signal(number)
+        self._child.interrupt(number)
 
     def run(self, job: int, words: list[str], compose: Compose) -> JobResult:
         """Run one job to its end, however it ends, and write its row."""
@@ -86,8 +88,8 @@ class Sweep:
         if spec.root.task == "plan":
             write_json(folder / "result.json", _result("ok", 0, []))
             return JobResult(job, words, "ok", 0, "", {})
-        code, errors = self._spawn(folder)
-        return self._row(job, words, code, errors, _read(folder / "result.json"))
+        ended = self._child.run([*command(folder, spec.root.task), *self._plugins], folder)
+        return self._row(job, words, ended, result_of(folder))
 
     def _spec(self, folder: Path, words: list[str], compose: Compose) -> RunSpec:
         """The job's spec, saved in its new folder with the words that made it."""
@@ -98,50 +100,16 @@ class Sweep:
         write_text(folder / "overrides.txt", resume.overrides_text(words))
         return spec
 
-    def _spawn(self, folder: Path) -> tuple[int, str]:
-        """Exit code (negative: the signal that killed it) and stderr of the job's process."""
-        errors = folder / "stderr.log"
-        with errors.open("wb") as stderr:
-            # A session of its own: Ctrl-C reaches the job once, through us.
-            words = [*command(folder), *self._plugins]
-            child = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=stderr, start_new_session=True)
-            self._child = child
-            if self.stopped_by is not None:  # the signal came before there was a child to pass it on to
-                child.send_signal(self.stopped_by)
-            code = child.wait()
-            self._child = None
-        text = errors.read_text(encoding="utf-8", errors="replace")
-        if not text:
-            errors.unlink()
-        return code, text
-
-    def _row(self, job: int, words: list[str], code: int, errors: str, result: dict[str, Any]) -> JobResult:
-        if code == 0:
+    def _row(self, job: int, words: list[str], ended: Ended, result: dict[str, Any]) -> JobResult:
+        if ended.code == 0:
             return JobResult(job, words, "ok", 0, "", result)
-        status = result.get("status", "killed" if code < 0 else "failed")
         if self.stopped_by is not None and not result:
             # The process had not got as far as to handle a signal, or a second one ended it.
             return JobResult(job, words, "interrupted", 128 + self.stopped_by, "stopped, and nothing was saved", result)
-        if code < 0:
-            status = "killed"
-        return JobResult(job, words, status, 128 - code if code < 0 else code, _reason(code, errors), result)
+        status = "killed" if ended.code < 0 else result.get("status", "failed")
+        return JobResult(job, words, status, ended.exit_code, ended.reason, result)
 
 
 def _result(status: str, code: int, problems: list[str]) -> dict[str, Any]:
     """Content of `result.json` of a job that had no process."""
     return {"status": status, "exit_code": code, "steps": 0, "eval": {}} | ({"problems": problems} if problems else {})
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}  # the process ended before it could write one; its exit code says how
-
-
-def _reason(code: int, errors: str) -> str:
-    if code < 0:
-        return f"killed by {signal.Signals(-code).name}"
-    ours = [line.partition(": ")[2] for line in errors.splitlines() if line.startswith("trainer4090: ")]
-    last = errors.strip().splitlines()[-1:] or [f"exit {code}"]
-    return "; ".join(ours or last)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Sequence
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.types import Override
@@ -16,6 +13,7 @@ from trainer4090.composition.diagnosis import word_of
 from trainer4090.composition.hydra_compose import sweep_with
 from trainer4090.errors import ConfigError, Problem, TrainerError
 from trainer4090.parse import parse
+from trainer4090.signals import handed_to
 from trainer4090.spec import RunSpec
 from trainer4090.sweeps import Sweep, plan_of
 from trainer4090.sweeps.launcher import launching
@@ -40,7 +38,7 @@ def multirun(words: Sequence[str]) -> int:
     run_folder.claim(folder)
     run_folder.point_latest(folder)
     current = Sweep(folder.resolve(), plugin_words.split(words)[0])
-    with launching(current), _signals(current.interrupt):
+    with launching(current), handed_to(current.interrupt):
         sweep_with([*_deferred(swept), overrides.text_override("hydra.sweep.dir", str(folder.resolve()))])
     failed = sum(row.status != "ok" for row in current.rows)
     print(f"sweep: {len(current.rows)} jobs, {failed} failed; {folder / 'sweep.md'}")
@@ -131,18 +129,3 @@ def _deferred(swept: Sequence[Override]) -> list[str]:
         late = key.split(".")[0] in groups and not each.is_sweep_override()
         words.append(f"{key}=choice({overrides.key_value(each)})" if late else word_of(each))
     return words
-
-
-@contextmanager
-def _signals(receive: Callable[[int], None]) -> Iterator[None]:
-    """Give SIGINT and SIGTERM to a function for the length of the block."""
-
-    def handler(number: int, frame: FrameType | None) -> None:
-        receive(number)
-
-    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, earlier in before.items():
-            signal.signal(number, earlier)

@@ -18,6 +18,14 @@ class Verb:
     has_options: bool = False
     """Its words are keys of its own, a record `Options` in its module, instead of overrides of a run."""
 
+    section: str = ""
+    """Section of the configuration whose keys belong to the verb."""
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether it has a help of its own."""
+        return self.has_options or bool(self.section)
+
     def run(self, words: Sequence[str]) -> int:
         """Do it with the words that follow; the exit code."""
         return self._module().run(list(words))
@@ -35,6 +43,12 @@ VERBS = {
     for verb in (
         Verb("train", "[key=value ...] [-m]", "train a model (the verb when none is given)"),
         Verb("plan", "[key=value ...] [-m]", "print what a run would do on a card, without a GPU: plan card=rtx4090"),
+        Verb(
+            "ablate",
+            "[key=value ...] [ablate.axes=memory] [ablate.rows=[a,b]]",
+            "compare options, each in processes of its own: ablate recipe=resnet50",
+            section="ablate",
+        ),
         Verb(
             "evaluate",
             "run=PATH|latest [checkpoint=last|best|PATH] [split=evaluation|train] [metrics=[a,b]]",

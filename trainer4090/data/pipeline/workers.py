@@ -89,10 +89,14 @@ def fetch_in_workers(
             slots.grow(sent.wanted)
             yield slots.read(sent)
     finally:
-        # Private, but the public way is to drop the last reference, and the traceback of an error holds one.
-        results._shutdown_workers()
-        for process in results._workers:
-            process.kill()  # one that still hangs in a read: it ignores the SIGTERM that torch gives it after 5 s
+        _shut_down(results)
+
+
+def _shut_down(results: Any) -> None:
+    # Private, but the public way is to drop the last reference, and the traceback of an error holds one.
+    results._shutdown_workers()
+    for process in results._workers:
+        process.kill()  # one that still hangs in a read: it ignores the SIGTERM that torch gives it after 5 s
 
 
 def _next(results: Iterator[Any]) -> Any:
