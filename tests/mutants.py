@@ -138,7 +138,8 @@ MUTANTS = {
         CHECKPOINT, "return nullcontext(), cloned_buffers(self.blocks)", "return nullcontext(), nullcontext()",
         "test_checkpointing.py::test_running_statistics_move_once_an_update[2]"),
     "reentrant": Mutant(
-        CHECKPOINT, f"{RECOMPUTE}=self._contexts)", "recompute_in_backward(self._run, hidden, use_reentrant=True)",
+        CHECKPOINT, f"{RECOMPUTE}=self._contexts, **options)",
+        "recompute_in_backward(self._run, hidden, use_reentrant=True)",
         "test_checkpointing.py::test_blocks_after_a_frozen_one_are_trained[checkpoint]"),
     "random_state_not_restored": Mutant(
         CHECKPOINT, RECOMPUTE, RECOMPUTE.replace("context_fn", "preserve_rng_state=False, context_fn"),

@@ -21,6 +21,7 @@ LAYERS = (
     ("registry", "spec", "signals", "plugin_modules"),
     ("card",),
     ("records",),
+    ("allocator",),
     ("traits",),
     ("item_format", "criterion"),
     ("tokenizer",),
@@ -40,7 +41,7 @@ LAYERS = (
     ("__main__",),
 )
 """A module imports from its own layer and those before it."""
-AXES = LAYERS[8]
+AXES = LAYERS[9]
 IMPORTED_BY_BUILDERS = ("data/pipeline", "memory/host", "models/networks")
 AFTER_THE_CHECKS = (
     "report",
