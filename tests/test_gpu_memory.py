@@ -71,11 +71,14 @@ def peak_mib(batch_size: int, *words: str) -> float:
     return (torch.cuda.max_memory_allocated() - before) / 2**20
 
 
+SELECT = ("memory.checkpoint.every=null", "memory.checkpoint.select=[matmul,convolution,attention]")
 CASES = {
     "offload": ("memory=offload", "memory.offload.min_mib=0", "memory.offload.in_flight_mib=0.05"),
     "offload_amp": ("precision=amp", "precision.initial_scale=1024", *OFFLOAD, "memory.offload.min_mib=0"),
     "checkpoint_offload": ("memory=[checkpoint,offload]", "memory.offload.min_mib=0"),
     "offload_compiled": ("kernels=fused", "memory=offload", "memory.offload.min_mib=0"),
+    "select": ("memory=checkpoint", *SELECT),
+    "select_offload": ("memory=[checkpoint,offload]", *SELECT, "memory.offload.min_mib=0"),
     "step_in_backward": ("memory=step_in_backward",),
     "step_in_backward_fused": ("memory=step_in_backward", "kernels=fused", "optimizer=adamw"),
 }
@@ -99,10 +102,40 @@ def test_large_tensors_race_with_nobody(words: tuple[str, ...]) -> None:
     assert_same(state_of(saving), state_of(plain))
 
 
-@pytest.mark.parametrize("words", [OFFLOAD, ("memory=step_in_backward",)], ids=["offload", "step_in_backward"])
+STEADY = {
+    "offload": OFFLOAD,
+    "step_in_backward": ("memory=step_in_backward",),
+    "lowbit": ("memory=lowbit",),
+    "lowbit_amp": ("memory=lowbit", "precision=amp", "kernels=fused", "kernels.fused.compile=false"),
+    "three": ("memory=[checkpoint,offload,lowbit]", "memory.offload.min_mib=0.25"),
+}
+
+
+@pytest.mark.parametrize("words", STEADY.values(), ids=STEADY)
 def test_an_update_never_waits_for_the_device(words: tuple[str, ...]) -> None:
     torch.use_deterministic_algorithms(False)  # some of them read a size back
     updates(on_gpu(*LARGE, *words), 8, 16, strict_after=4)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_lowbit_steps_in_backward_as_after_it(precision: str) -> None:
+    words = tiny("gpt", "optimizer=adamw", f"precision={precision}", "memory.lowbit.min_elements=1")
+    narrow, both = on_gpu(*words, "memory=lowbit"), on_gpu(*words, "memory=[lowbit,step_in_backward]")
+    assert updates(narrow, 4, 8) == updates(both, 4, 8)
+    assert_same(state_of(narrow), state_of(both))
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_lowbit_stays_near(optimizer: str) -> None:
+    words = tiny("gpt", f"optimizer={optimizer}", "optimizer.lr=0.01", "precision=amp", "model.dropout=0")
+    plain, narrow = on_gpu(*words), on_gpu(*words, "memory=lowbit", "memory.lowbit.min_elements=1")
+    losses = updates(plain, 20, 8), updates(narrow, 20, 8)
+    assert losses[1] == pytest.approx(losses[0], rel=0.05)
+
+
+def test_select_lowers_the_peak() -> None:
+    words = ("memory=checkpoint", "memory.checkpoint.every=null", "memory.checkpoint.select=[matmul,attention]")
+    assert peak_mib(16, *words) < 0.95 * peak_mib(16)
 
 
 def test_offload_lowers_the_peak() -> None:

@@ -21,6 +21,7 @@ LAYERS = (
     ("registry", "spec", "signals", "plugin_modules"),
     ("card",),
     ("records",),
+    ("allocator",),
     ("traits",),
     ("item_format", "criterion", "attention"),
     ("tokenizer",),
@@ -42,7 +43,7 @@ LAYERS = (
     ("__main__",),
 )
 """A module imports from its own layer and those before it."""
-AXES = LAYERS[8]
+AXES = LAYERS[9]
 IMPORTED_BY_BUILDERS = ("data/pipeline", "models/networks", "kernels/layers", "memory/host")
 AFTER_THE_CHECKS = (
     "report",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from trainer4090 import evaluation
+from trainer4090.allocator import Allocator, Surroundings, allocator, surroundings
 from trainer4090.card import Card
 from trainer4090.data import DATA
 from trainer4090.errors import ConfigError, Problem
@@ -30,6 +31,7 @@ class Evidence:
 
     data: DataTraits
     model: ModelTraits
+    surroundings: Surroundings = field(default_factory=surroundings)
 
 
 def gather(spec: RunSpec) -> Evidence:
@@ -70,7 +72,9 @@ class Plan:
     transforms: tuple[Transform, ...]
     fused_optimizer: bool
     """One kernel for all parameters: asked for, or needed because fp16 skips updates on the device."""
+    allocator: Allocator
     settings: Settings
+    """Of the options; those of the allocator stand beside them."""
     notices: tuple[Notice, ...]
 
     def describe(self) -> str:
@@ -97,6 +101,7 @@ class Plan:
             f"  kernels       {', '.join(choice.name for choice in spec.kernels)}{self._attention()}",
             f"  parallelism   {spec.parallelism.name}: {self.parallelism.executor} executor",
             f"  evaluation    {self.evaluation.describe()}",
+            *([f"  allocator     {self.allocator.label}"] if self.allocator.label else []),
         ]
 
     def _start(self) -> str:
@@ -160,7 +165,7 @@ def make(spec: RunSpec, card: Card, evidence: Evidence) -> Plan:
         raise ConfigError(*problems)
     schedule = SCHEDULES.get(spec.schedule.name).build(spec.schedule.config)
     notices = (*evidence.data.notices, *precision.notices, *memory.notices, *kernels.notices)
-    notices += (*_batch_norm_notice(batching, evidence.model), *_early_end_notice(spec, schedule, horizon))
+    notices += _batch_norm_notice(batching, evidence.model) + _early_end_notice(spec, schedule, horizon)
     notices += _whole_gradient_notice(memory, kernels)
     return Plan(
         spec=spec,
@@ -179,6 +184,7 @@ def make(spec: RunSpec, card: Card, evidence: Evidence) -> Plan:
         evaluation_batch=_evaluation_batch(kernels, batching, evidence.data),
         transforms=_in_order(*precision.transforms, *memory.transforms, *kernels.transforms),
         fused_optimizer=kernels.fused_optimizer or precision.loss_scale is not None,
+        allocator=allocator(card, evidence.surroundings),
         settings=precision.settings + memory.settings + kernels.settings,
         notices=notices,
     )

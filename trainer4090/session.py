@@ -53,7 +53,8 @@ class Session:
         Raises:
             InterruptedRunError: a signal ended it; the state is saved.
         """
-        apply_settings(self._plan.settings, self._plan.spec.train.deterministic)
+        settings = self._plan.allocator.settings + self._plan.settings
+        apply_settings(settings, self._plan.spec.train.deterministic)
         from trainer4090 import loop, measuring
         from trainer4090.build import build
 

@@ -147,19 +147,19 @@ class _Segment:
         recompute_in_backward = torchs.checkpoint
         if not torch.is_grad_enabled():
             return self._run(hidden)
+        options: dict[str, Any] = {}
         if not torch.compiler.is_compiling():
             # No state of random numbers can be read while a CUDA graph is captured; the plan has refused dropout there.
             keep = not (hidden.is_cuda and torch.cuda.is_current_stream_capturing())
-            options: Any = {"use_reentrant": False, "preserve_rng_state": keep, "context_fn": self._contexts}
+            options = {"use_reentrant": False, "preserve_rng_state": keep, "context_fn": self._contexts}
             if self._held and _has_hooks_option():
                 options["respect_saved_tensors_hooks"] = True
             return recompute_in_backward(self._run, hidden, **options)
-        # The compiler functionalises buffer updates, so recomputing leaves them alone; a context would crash it. Which
-        # outputs to hold it reads off this one kind of context, without entering it.
-        if not self._held:
-            return recompute_in_backward(self._run, hidden, use_reentrant=False)
-        selecting = partial(torchs.create_selective_checkpoint_contexts, self._held)
-        return recompute_in_backward(self._run, hidden, use_reentrant=False, context_fn=selecting)
+        # The compiler functionalises buffer updates, so recomputing leaves them alone; a context would crash it, but
+        # for this kind, of which it reads what to hold without entering it.
+        if self._held:
+            options = {"context_fn": partial(torchs.create_selective_checkpoint_contexts, self._held)}
+        return recompute_in_backward(self._run, hidden, use_reentrant=False, **options)
 
     def _run(self, hidden: torch.Tensor) -> torch.Tensor:
         for forward in self._forwards:

@@ -115,7 +115,7 @@ def _defaults(config: type) -> dict[str, Any]:
 def evaluated(spec: RunSpec, file: Path, split: Split) -> dict[str, Any]:
     """The evaluation of `file`: its path, update, split, and values."""
     ready = worker.prepare(spec)
-    process.apply_settings(ready.plan.settings, spec.train.deterministic)
+    process.apply_settings(ready.plan.allocator.settings + ready.plan.settings, spec.train.deterministic)
     from trainer4090 import loop
     from trainer4090.build import build
 
