@@ -32,7 +32,7 @@ LINES = (
     Line("key-of-no-option", "precision.scale=1", "precision.scale", "precision.name"),
     Line("key-of-unchosen", "memory.checkpoint.every=3", "memory.checkpoint.every", "type memory=checkpoint"),
     Line("key-without-option", "memory=checkpoint memory.every=2", "memory.every", "memory.checkpoint.every"),
-    Line("option", "precision=fp31", "precision", "did you mean fp32? options: amp, bf16, fp32, tf32"),
+    Line("option", "precision=fp31", "precision", "did you mean fp32? options: amp, bf16, fp32, fp8, tf32"),
     Line("option-far", "model=zzz", "model", "options: char_lstm, cnn"),
     Line("option-case", "precision=AMP", "precision", "options: amp"),
     Line("option-in-list", "memory=[chekpoint]", "memory", "did you mean checkpoint?"),
@@ -66,7 +66,7 @@ LINES = (
     Line("generate-number", "generate tokens=many", "tokens", "an integer at least 1"),
     # No override at all.
     Line("no-value-key", "train.steps", "train.steps", "key=value"),
-    Line("no-value-group", "precision amp", "precision", "amp, bf16, fp32, tf32"),
+    Line("no-value-group", "precision amp", "precision", "amp, bf16, fp32, fp8, tf32"),
     Line("no-key", "=5", "=5", "words joined by dots"),
     Line("empty-part", "train..steps=5", "train..steps", "words joined by dots"),
     Line("dot-at-end", "train.=5", "train.", "words joined by dots"),

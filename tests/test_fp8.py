@@ -34,7 +34,7 @@ GPT_LAYERS = {"attention.query_key_value", "attention.projection", "feed_forward
 UNTIED = ("model.tie=false", "model.vocab_size=112")
 LAYERS = {  # words -> layers in float8
     "mlp": (tiny("mlp"), {"blocks.0.linear", "blocks.1.linear"}),
-    "odd": (tiny("mlp", "model.hidden=[24,16,16]"), {"blocks.2.linear"}),
+    "odd": (tiny("mlp", "model.hidden=[24,24,16,16]"), {"blocks.3.linear"}),
     "last-taken": (tiny("gpt", *UNTIED, "precision.skip_last=false", "model.num_layers=1"),
                    {"head", *(f"blocks.0.{name}" for name in GPT_LAYERS)}),
     "last-left": (tiny("gpt", *UNTIED, "model.num_layers=1"), {f"blocks.0.{name}" for name in GPT_LAYERS}),
