@@ -154,7 +154,7 @@ MUTANTS = {
         CHECKPOINT, "    held = operations(select)\n", "    held = operations(())\n",
         "test_select.py::test_what_is_selected_is_not_computed_again[gpt-attention]"),
     "another_dropout_in_backward": Mutant(
-        "rules/memory.py", "plan.memory.redraws and plan.evidence.model.dropout", "False",
+        "rules/memory.py", "field is not None and plan.evidence.model.dropout", "False",
         "test_select.py::test_what_does_not_go_together_is_an_error[dropout]"),
     "budget_of_all": Mutant(
         CHECKPOINT, "activation_memory_budget=budget", "activation_memory_budget=1.0",

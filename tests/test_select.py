@@ -17,7 +17,9 @@ from trainer4090.records import Part
 
 SLOW = pytest.mark.full
 OFF = "memory.checkpoint.every=null"
+PRODUCTS = "memory.checkpoint.select=[matmul,convolution]"
 ALL = f"memory.checkpoint.select=[{','.join(OPERATIONS)}]"
+"""With attention, which draws dropout itself: for models without."""
 
 
 def selecting(*words: str) -> tuple[str, ...]:
@@ -38,17 +40,22 @@ def assert_exact(model: str, base: tuple[str, ...], *words: str) -> None:
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "amp"])
 @pytest.mark.parametrize("model", ["cnn", "gpt", "char_lstm", pytest.param("resnet", marks=SLOW)])
 def test_select_equals_none_exactly(model: str, precision: str) -> None:
-    assert_exact(model, (f"precision={precision}",), "memory=checkpoint", OFF, ALL)
+    assert_exact(model, (f"precision={precision}",), "memory=checkpoint", OFF, PRODUCTS)
 
 
 @pytest.mark.parametrize("model", ["cnn", "gpt", pytest.param("char_lstm", marks=SLOW)])
 def test_select_equals_none_exactly_when_compiled(model: str) -> None:
-    assert_exact(model, AOT, "memory=checkpoint", OFF, ALL)
+    assert_exact(model, AOT, "memory=checkpoint", OFF, PRODUCTS)
+
+
+@pytest.mark.parametrize("compiled", [(), AOT], ids=["eager", "compiled"])
+def test_attention_that_is_held_equals_none_exactly(compiled: tuple[str, ...]) -> None:
+    assert_exact("gpt", ("model.dropout=0", *compiled), "memory=checkpoint", OFF, ALL)
 
 
 def test_select_equals_none_exactly_beside() -> None:
     base = ("train.micro_batch=4", "train.clip_norm=0.5")
-    assert_exact("gpt", base, "memory=[checkpoint,offload]", OFF, ALL, "memory.offload.min_mib=0")
+    assert_exact("gpt", base, "memory=[checkpoint,offload]", OFF, PRODUCTS, "memory.offload.min_mib=0")
 
 
 @pytest.mark.parametrize("share", [0.2, pytest.param(0.6, marks=SLOW)])
@@ -132,7 +139,11 @@ WRONG = {
     "operation": ((OFF, "memory.checkpoint.select=[matmull]"), "matmul or convolution or attention"),
     "dropout": (
         (*AOT, OFF, "memory.checkpoint.budget=0.5", "model.dropout=0.2"),
-        "cnn has dropout, and checkpoint with a",
+        "memory.checkpoint.budget: cnn has dropout, and with budget checkpoint draws another in backward",
+    ),
+    "attention": (
+        (OFF, ALL, "model=gpt_tiny", "data=text", "model.dropout=0.2"),
+        "memory.checkpoint.select: gpt has dropout, and with select checkpoint draws another in backward",
     ),
     "eager": ((OFF, "memory.checkpoint.budget=0.5"), "leaves the choice to the compiler, and eager compiles nothing"),
 }

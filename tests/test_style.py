@@ -26,7 +26,7 @@ LAYERS = (
     ("item_format", "criterion", "attention"),
     ("tokenizer",),
     ("precision", "memory", "kernels", "parallelism", "models", "data", "losses", "metrics", "optimizers", "schedules"),
-    ("parse", "plugins", "evaluation", "plan", "device", "extend", "preparation"),
+    ("parse", "plugins", "evaluation", "notices", "plan", "device", "extend", "preparation"),
     ("rules",),
     ("report", "checkpoint_file", "executors"),
     ("finetune",),

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainer4090 import evaluation
+from trainer4090 import notices as between
 from trainer4090.allocator import Allocator, Surroundings, allocator, surroundings
 from trainer4090.card import Card
 from trainer4090.data import DATA
@@ -165,8 +166,7 @@ def make(spec: RunSpec, card: Card, evidence: Evidence) -> Plan:
         raise ConfigError(*problems)
     schedule = SCHEDULES.get(spec.schedule.name).build(spec.schedule.config)
     notices = (*evidence.data.notices, *precision.notices, *memory.notices, *kernels.notices)
-    notices += _batch_norm_notice(batching, evidence.model) + _early_end_notice(spec, schedule, horizon)
-    notices += _whole_gradient_notice(memory, kernels)
+    notices += (*between.batch_norm(batching, evidence.model), *between.early_end(spec, schedule, horizon))
     return Plan(
         spec=spec,
         card=card,
@@ -186,7 +186,7 @@ def make(spec: RunSpec, card: Card, evidence: Evidence) -> Plan:
         fused_optimizer=kernels.fused_optimizer or precision.loss_scale is not None,
         allocator=allocator(card, evidence.surroundings),
         settings=precision.settings + memory.settings + kernels.settings,
-        notices=notices,
+        notices=(*notices, *between.whole_gradients(memory, kernels)),
     )
 
 
@@ -220,28 +220,6 @@ def horizon_of(spec: RunSpec, data: DataTraits) -> Horizon:
     per_epoch = max(1, -(-data.num_train // spec.train.batch_size))
     total = spec.train.steps if spec.train.steps is not None else (spec.train.epochs or 0) * per_epoch
     return Horizon(total=total, per_epoch=per_epoch)
-
-
-def _batch_norm_notice(batching: Batching, model: ModelTraits) -> tuple[Notice, ...]:
-    if not model.batch_norm or batching.accumulation <= 1:
-        return ()
-    asked, got = f"batches of {batching.batch_size}", f"statistics of {batching.micro_batch} samples"
-    return (Notice("train.micro_batch", asked, got, "BatchNorm sees one micro-batch at a time"),)
-
-
-def _early_end_notice(spec: RunSpec, schedule: Schedule, horizon: Horizon) -> tuple[Notice, ...]:
-    if spec.train.patience is None or not schedule.needs_total:
-        return ()
-    asked, got = f"an end after {spec.train.patience} evaluations", f"a {spec.schedule.name} schedule cut short"
-    why = f"its rate comes down over {horizon.total} updates, and an early end does not reach the low ones"
-    return (Notice("train.patience", asked, got, why),)
-
-
-def _whole_gradient_notice(memory: Memory, kernels: Kernels) -> tuple[Notice, ...]:
-    if not memory.step_in_backward or kernels.compile_backend is None:
-        return ()
-    asked, got = "gradients freed one by one", "all gradients of a compiled unit at once"
-    return (Notice("memory", asked, got, "a compiled backward hands them out together; eager blocks do not"),)
 
 
 def _card_facts(card: Card) -> str:

@@ -29,7 +29,7 @@ class Activity:
         self._known = {parameter.untyped_storage().data_ptr() for parameter in parameters}
         self._held: dict[int, int] = {}
         self._graph_replays = 0
-        self._profiler = profile(activities=[ProfilerActivity.CPU], record_shapes=True)
+        self._profiler = profile(activities=[ProfilerActivity.CPU], record_shapes=True, acc_events=True)
 
     @contextmanager
     def watching(self) -> Iterator[None]:

@@ -26,7 +26,7 @@ class Memory:
     """Forwards run again in backward, where what they draw at random has to be drawn again."""
     needs_compile: bool = False
     """The compiler does the work: kernels must compile."""
-    redraws: bool = False
+    redraws: str | None = None
     """What is computed again draws its random numbers anew, so the model must draw none."""
     step_in_backward: bool = False
     """A parameter is stepped, and its gradient freed, while the gradients of others are still to come."""

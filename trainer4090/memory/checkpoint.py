@@ -62,7 +62,7 @@ def checkpoint(config: Config, facts: Facts) -> Memory:
         )
         around = AroundForward(label, partial(budgeted, config.budget))
         # torch 2.14's partitioner keeps the random state only of what a user's own checkpoint recomputes.
-        return Memory(needs_compile=True, redraws=True, contexts=(around,))
+        return Memory(needs_compile=True, redraws="budget", contexts=(around,))
     every = config.every or 1
 
     def apply(parts: Parts, site: Site) -> Parts:
@@ -73,7 +73,11 @@ def checkpoint(config: Config, facts: Facts) -> Memory:
     label = f"recompute activations in segments of {every} block{'s' if every > 1 else ''}"
     if config.select:
         label = f"recompute activations of each block but the outputs of {', '.join(config.select)}"
-    return Memory(needs_blocks=True, recomputes=True, transforms=(Transform(Stage.CHECKPOINT, label, apply),))
+    # Attention draws its dropout itself: where it is held it does not draw again, and all that follows draws another.
+    redraws = "select" if "attention" in config.select and facts.model.attention is not False else None
+    return Memory(
+        needs_blocks=True, recomputes=True, redraws=redraws, transforms=(Transform(Stage.CHECKPOINT, label, apply),)
+    )
 
 
 def budgeted(budget: float, module: nn.Module, device: torch.device) -> Callable[[], AbstractContextManager[Any]]:

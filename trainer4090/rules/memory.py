@@ -30,11 +30,13 @@ def compiler_needed(plan: Plan) -> Problems:
 
 def no_second_draw(plan: Plan) -> Problems:
     """An option that cannot repeat random numbers meets a model that draws none."""
-    if plan.memory.redraws and plan.evidence.model.dropout:
+    field = plan.memory.redraws
+    if field is not None and plan.evidence.model.dropout:
         given = (
-            f"{plan.spec.model.name} has dropout, and {names(plan.spec.memory)} with a budget draws another in backward"
+            f"{plan.spec.model.name} has dropout, and with {field} {names(plan.spec.memory)} draws another in backward"
         )
-        yield Problem("memory.checkpoint.budget", given, "use budget=null with every=2, or a model without dropout")
+        remedy = "use memory.checkpoint.every=2 alone, or a model without dropout"
+        yield Problem(f"memory.checkpoint.{field}", given, remedy)
 
 
 def whole_gradient(plan: Plan) -> Problems:
