@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: train test test-full check bench docs clean help
+.PHONY: train test test-full check bench bench-gpu docs clean help
 
 help:
 	@echo "make train      set up, then train the default recipe"
@@ -11,6 +11,7 @@ help:
 	@echo "make test-full  every count: kills, matrices (under 50 minutes on 2 cores)"
 	@echo "make check      formatting, lint, types, house style"
 	@echo "make bench      the project beside hand-written loops, on this CPU"
+	@echo "make bench-gpu  the same on an NVIDIA GPU, with other frameworks"
 	@echo "make docs       check that the documentation names what exists"
 
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -41,6 +42,9 @@ bench: $(VENV)/.installed-test
 	$(BIN)/python -m benchmarks.overhead
 	$(BIN)/python -m benchmarks.loader
 	$(BIN)/python -m benchmarks.tokens
+
+bench-gpu: $(VENV)/.installed-test
+	$(BIN)/python -m benchmarks.gpu
 
 docs: $(VENV)/.installed-test
 	$(BIN)/python -m pytest tests/test_docs.py
