@@ -152,7 +152,7 @@ LINES = (
     Line("equals", "resume=a/epoch=3.ckpt", "resume", "quoted: resume='\"a/epoch=3.ckpt\"'"),
     Line("chinese", "run.name=李明", "run.name", "quoted: run.name='\"李明\"'"),
     Line("hash", "run.name=#x", "run.name", "quoted: run.name='\"#x\"'"),
-    Line("open-bracket", "memory=[none", "memory", "checkpoint, none"),
+    Line("open-bracket", "memory=[none", "memory", "checkpoint, lowbit"),
     Line("open-list", "optimizer=adamw optimizer.betas=[0.9,0.99", "optimizer.betas", "come in pairs"),
     Line("open-brace", "run.name={a", "run.name", "come in pairs"),
     Line("open-quote", 'run.name="a', "run.name", "close the quote"),

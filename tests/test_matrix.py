@@ -263,6 +263,20 @@ def test_an_accepted_combination_trains(combination: Combination) -> None:
     assert [step.stage.name for step in run.plan.transforms].count("CHECKPOINT") == (combination.memory == "checkpoint")
 
 
+TOGETHER = [name for name in MEMORY.names() if name != "none"]
+LISTS = [*itertools.combinations(TOGETHER, 2), tuple(TOGETHER)]
+
+
+@pytest.mark.parametrize("kernels", ["eager", pytest.param("fused", marks=pytest.mark.full)])
+@pytest.mark.parametrize("options", LISTS, ids="-".join)
+def test_memory_options_combine(options: tuple[str, ...], kernels: str) -> None:
+    torch._dynamo.reset()
+    details = [word for option in (*options, kernels) for word in DETAILS.get(option, ())]
+    words = tiny("gpt", f"memory=[{','.join(options)}]", f"kernels={kernels}", *details, batch_size=4)
+    losses = train_updates(run_of(*words), 2)
+    assert all(loss == loss and loss < 20 for loss in losses)
+
+
 def test_the_fast_subset_is_small_and_holds_every_option() -> None:
     assert len(FAST) < 50
     for axis, options in AXES.items():
