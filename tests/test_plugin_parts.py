@@ -101,7 +101,7 @@ def test_the_trial_leaves_no_trace() -> None:
     assert int(built.executor.forward.module.get_buffer("calls")) == 0
     assert built.executor.forward.module.training
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("trainer4090.build.trial.check", lambda *arguments: None)
+        patch.setattr("trainer4090.build.checks.trial.check", lambda *arguments: None)
         run_of(*words)
     assert torch.equal(after_build, torch.rand(()))
 
