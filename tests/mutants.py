@@ -85,6 +85,8 @@ MUTANTS = {
     "a_captured_update_divides_by_the_targets_that_it_was_captured_with": Mutant(
         GRAPH, "            self.divisor.fill_(num_targets)\n", "            self.divisor.fill_(8)\n",
         "test_graph.py::test_equals_the_same_kernels_uncaptured[mlp-plain-fp32]"),
+    "garbage_collected_while_an_update_is_captured": Mutant(
+        GRAPH, "    gc.disable()\n", "", "test_graph.py::test_no_garbage_is_collected_while_an_update_is_captured"),
     "a_captured_rate_stands_still": Mutant(
         UPDATE, "        self._rates.applied += 1\n", "",
         "test_schedules.py::test_rates_are_counted_in_updates[1-cosine-graph]"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from trainer4090.build import Run
 from trainer4090.card import load
 from trainer4090.data.pipeline.loader import Position, training_batches
 from trainer4090.errors import ConfigError
-from trainer4090.executors.graph import MOST_SHAPES, WARM_UP, GraphExecutor, Replay
+from trainer4090.executors.graph import MOST_SHAPES, WARM_UP, GraphExecutor, Replay, without_collection
 from trainer4090.records import Batch
 
 UNCAPTURED = ("kernels=fused", "kernels.fused.compile=false", "kernels.fused.channels_last=false")
@@ -153,3 +154,26 @@ def test_the_plan_says_what_a_cpu_cannot_do(card: str, says: bool) -> None:
     text = plan_of("kernels=[fused,graph]", card=load(REPOSITORY / f"conf/card/{card}.yaml")).describe()
     assert ("kernels: asked graph, got the update launched anew each time" in text) is says
     assert ("CAPTURE: the whole update as one CUDA graph" in text) is not says
+
+
+class Cycle:
+    """Garbage that only the collector finds."""
+
+    alive = 0
+
+    def __init__(self) -> None:
+        self.itself = self
+        Cycle.alive += 1
+
+    def __del__(self) -> None:
+        Cycle.alive -= 1
+
+
+def test_no_garbage_is_collected_while_an_update_is_captured() -> None:
+    Cycle()
+    with without_collection():
+        assert Cycle.alive == 0
+        Cycle()
+        containers = [[] for _ in range(10_000)]  # many times the number after which the youngest are looked through
+        assert Cycle.alive == 1 and containers
+    assert gc.isenabled()

@@ -10,6 +10,7 @@ shape are made uncaptured for that; they are updates like any other, so warming 
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -74,7 +75,8 @@ class CudaCapture:
         """
         graph = torch.cuda.CUDAGraph()
         # Only this thread is watched: the loader's own may allocate pinned memory at any time.
-        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
+        capturing = torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local")
+        with without_collection(), capturing:
             output = function()
 
         def replay() -> StepOutput:
@@ -82,6 +84,23 @@ class CudaCapture:
             return output
 
         return replay
+
+
+@contextmanager
+def without_collection() -> Iterator[None]:
+    """No garbage is collected inside the block, and none is there when it begins.
+
+    A graph that an earlier run of this process has left in a cycle gives its memory back when it is collected, which
+    waits for the device: inside a capture that is an error, and in a destructor the end of the process.
+    """
+    gc.collect()
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 @final
