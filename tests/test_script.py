@@ -99,6 +99,7 @@ def test_beside_other_kernels(words: tuple[str, ...]) -> None:
 REFUSALS = {
     "checkpoint": ((SCRIPT, "memory=checkpoint"), "another option replaces some of these", "memory=none"),
     "fp8": ((SCRIPT, "precision=fp8"), "another option replaces some of these", "precision=amp or bf16"),
+    "align": (("kernels=[script,align]",), "another option replaces some of these", "fused in place of script"),
     "compiled": (("kernels=[fused,script]",), "script beside torch.compile", "kernels.fused.compile=false"),
 }
 

@@ -14,9 +14,10 @@ Problems = Iterator[Problem]
 def script_reads_the_class(plan: Plan) -> Problems:
     """TorchScript compiles source text, so nothing else may replace what runs."""
     replaced = [step for step in plan.transforms if step.stage is Stage.CHECKPOINT]
-    if plan.kernels.scripted and (replaced or plan.precision.arithmetic == "float8"):
+    layers = plan.kernels.pads_weights or plan.kernels.head_chunk_tokens is not None
+    if plan.kernels.scripted and (replaced or plan.precision.arithmetic == "float8" or layers):
         given = "script compiles forwards as their classes have them, and another option replaces some of these"
-        yield Problem("kernels", given, "use kernels=fused, or memory=none with precision=amp or bf16")
+        yield Problem("kernels", given, "use fused in place of script, or memory=none with precision=amp or bf16")
 
 
 def one_compiler(plan: Plan) -> Problems:
