@@ -96,9 +96,9 @@ MUTANTS = {
     "a_slot_read_before_it_is_written": Mutant(
         STAGING, "        compute.wait_event(slot.arrived)\n", "",
         "test_staging.py::test_every_update_reads_its_own_batch"),
-    "a_slot_freed_before_its_readers": Mutant(
+    "a_slot_freed_with_its_next_readers": Mutant(
         STAGING, "(self._num_batches - 1) % NUM_SLOTS", "self._num_batches % NUM_SLOTS",
-        "test_staging.py::test_every_update_reads_its_own_batch"),
+        "test_staging.py::test_a_copy_overlaps_the_update_before"),
     "copies_that_overlap_nothing": Mutant(
         STAGING, "NUM_SLOTS = 2", "NUM_SLOTS = 1",
         "test_staging.py::test_a_copy_overlaps_the_update_before"),

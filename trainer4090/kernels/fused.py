@@ -58,7 +58,7 @@ def fused(config: Config, facts: Facts) -> Kernels:
     benchmark = facts.data.kind == "images" if config.cudnn_benchmark == "auto" else config.cudnn_benchmark
     return Kernels(
         compile_backend=config.backend if config.compile else None,
-        compile_function=partial(compile_function, backend=config.backend) if config.compile else None,
+        compile_function=partial(compile_function, backend=config.backend, mode=mode) if config.compile else None,
         cuda_graphs_inside=graphs,
         fused_optimizer=config.optimizer,
         channels_last=channels_last,
@@ -108,12 +108,13 @@ def compile_parts(parts: Parts, site: Site, backend: str, mode: Mode = "default"
     return parts
 
 
-def compile_function(function: Callable[..., Any], backend: str) -> Callable[..., Any]:
+def compile_function(function: Callable[..., Any], backend: str, mode: Mode = "default") -> Callable[..., Any]:
     """The function compiled as a unit of its own."""
     import torch
 
     # Without graphs of its own: their results would be overwritten while backward still reads them.
-    compiler: Any = partial(inductor, mode="default") if backend == "inductor" else backend
+    without = WITHOUT_GRAPHS.get(mode, mode)
+    compiler: Any = partial(inductor, mode=without) if backend == "inductor" else backend
     return torch.compile(function, backend=compiler)
 
 
