@@ -99,6 +99,9 @@ MUTANTS = {
     "a_slot_freed_with_its_next_readers": Mutant(
         STAGING, "(self._num_batches - 1) % NUM_SLOTS", "self._num_batches % NUM_SLOTS",
         "test_staging.py::test_a_copy_overlaps_the_update_before"),
+    "a_slot_written_while_its_memory_is_in_use": Mutant(
+        STAGING, "        self.free.record(torch.cuda.current_stream(device))\n", "",
+        "test_staging.py::test_a_copy_waits_for_what_had_its_memory_before"),
     "copies_that_overlap_nothing": Mutant(
         STAGING, "NUM_SLOTS = 2", "NUM_SLOTS = 1",
         "test_staging.py::test_a_copy_overlaps_the_update_before"),

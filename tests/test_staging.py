@@ -104,6 +104,19 @@ def test_every_update_reads_its_own_batch(device: FakeDevice, seed: int) -> None
     assert read == [(float(number), number) for number in range(12) for _ in range(3)]
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_a_copy_waits_for_what_had_its_memory_before(device: FakeDevice, seed: int) -> None:
+    """The allocator gives memory that the compute stream still has to write to, as an earlier tensor's."""
+    move, read = Staging(META), []
+    for number in range(2):
+        inputs, targets = move(batch(number))
+        device.compute.give(lambda targets=targets: read.append(targets.unique().tolist()))
+        # Given to the compute stream before the slot was made.
+        device.compute.queue.insert(0, lambda targets=targets: (targets.fill_(9), True)[1])
+    device.run(random.Random(seed))
+    assert read == [[0], [1]]
+
+
 def test_copies_take_no_memory_of_their_own(device: FakeDevice) -> None:
     move = Staging(META)
     addresses = {move(batch(number))[1].data_ptr() for number in range(9)}
@@ -114,7 +127,7 @@ def test_a_copy_overlaps_the_update_before(device: FakeDevice) -> None:
     """The copy stream can run dry while the first update has not begun."""
     move = Staging(META)
     move(batch(0))
-    device.compute.queue.insert(1, lambda: False)  # an update that lasts
+    device.compute.queue.insert(-1, lambda: False)  # an update that lasts
     inputs, _ = move(batch(1))
     copying = device.streams[1].queue
     while copying and device.compute.queue[0]():

@@ -22,6 +22,9 @@ class _Slot:
         self.place = Place(batch, device)
         self.arrived = torch.cuda.Event()
         self.free = torch.cuda.Event()
+        # The allocator hands out memory in the order of the stream that asks, which may not be done yet with what lay
+        # there before. The stream that copies has to be told.
+        self.free.record(torch.cuda.current_stream(device))
 
 
 @final
