@@ -16,15 +16,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from trainer4090.report.nvml import open_sampler
-
-if TYPE_CHECKING:
-    import torch
 
 GPU_TAGS = ("gpu/sm_clock_mhz", "gpu/power_w")
 LEAST_RATIO = 0.97
@@ -71,36 +66,6 @@ def by_hand(batch_size: int) -> Speed:
     return Speed(*map(float, words))
 
 
-def update_by_hand(batch_size: int, device: torch.device) -> Callable[[], torch.Tensor]:
-    """An update in plain torch at its best, which returns its loss: channels_last, fused SGD, torch.compile."""
-    import torch
-    import torchvision
-    from torch.nn import functional
-
-    module = torchvision.models.resnet50().to(device)
-    module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    inputs = torch.randn(batch_size, 3, 224, 224, device=device).contiguous(memory_format=torch.channels_last)
-    targets = torch.randint(0, 1000, (batch_size,), device=device)
-    optimizer = torch.optim.SGD(module.parameters(), 0.01, momentum=0.9, weight_decay=1e-4, fused=True)
-    for parameter in module.parameters():
-        # The first update overflows at the scaler's first scale and is skipped; torch then goes on with the momentum
-        # that it has not initialised, and trains NaN: 586 W instead of 690 W on an H200, and 4 % faster for it.
-        optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
-    scaler = torch.amp.GradScaler("cuda")
-    compiled = torch.compile(module)
-
-    def update() -> torch.Tensor:
-        optimizer.zero_grad(set_to_none=True)
-        with torch.autocast("cuda", dtype=torch.float16):
-            loss = functional.cross_entropy(compiled(inputs), targets)
-        scaler.scale(loss).backward()
-        scaler.step(optimizer)
-        scaler.update()
-        return loss.detach()
-
-    return update
-
-
 def loop_by_hand(batch_size: int) -> Speed:
     """Speed of the updates after warm-up.
 
@@ -109,16 +74,16 @@ def loop_by_hand(batch_size: int) -> Speed:
     """
     import torch
 
-    torch.backends.cudnn.benchmark = True
-    device = torch.device("cuda")
-    update = update_by_hand(batch_size, device)
+    from benchmarks.gpu.loops import DEVICE, resnet50_update
+
+    update, _ = resnet50_update(batch_size, compiled=True, cache_casts=True)
     for _ in range(WARM_UP):
         update()
     torch.cuda.synchronize()
     start = time.perf_counter()
     for _ in range(NUM_UPDATES - WARM_UP):
         loss = update()
-    readings = open_sampler(str(torch.cuda.get_device_properties(device).uuid), print).values()
+    readings = open_sampler(str(torch.cuda.get_device_properties(DEVICE).uuid), print).values()
     torch.cuda.synchronize()
     speed = (NUM_UPDATES - WARM_UP) * batch_size / (time.perf_counter() - start)
     if not loss.isfinite():

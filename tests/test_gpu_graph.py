@@ -135,11 +135,11 @@ def test_what_reads_the_device_is_refused_with_the_reason(monkeypatch: pytest.Mo
 
 
 LARGE_CNN = (
-    *("device=cuda", "run.dir=run", "train.epochs=null", "model=resnet18", "data=synthetic_images"),
+    *("device=cuda", "run.dir=run", "train.epochs=null", "model=resnet50", "data=synthetic_images", "debug=true"),
     *("data.num_classes=10", "data.pool_size=4000", "data.num_evaluation=64", "precision=bf16"),
     *("train.steps=80", "train.batch_size=128", "train.log_every=10", "train.eval_every=80"),
 )
-"""Its pool of images is too large to be kept on the card."""
+"""Its pool of images is too large to be kept on the card, and the card is slower than the host that launches for it."""
 FORBIDDEN = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaMalloc", "cudaFree", "cudaMallocAsync")
 
 

@@ -27,9 +27,9 @@ from benchmarks.gpu.works import WORKS, Work
 Figures = dict[str, float]
 
 
-def ours(work: Work, folder: Path) -> Figures:
-    """`trainer4090` with the words of the work, from the files of its run; the bar is drawn into a pseudo-terminal."""
-    words = [*work.ours, f"run.dir={folder / 'run'}"]
+def ours(work: Work, row_words: tuple[str, ...], folder: Path) -> Figures:
+    """`trainer4090` with the words of a row, from the files of its run; the bar is drawn into a pseudo-terminal."""
+    words = [*row_words, f"run.dir={folder / 'run'}"]
     if work.text_repeats:
         text = "\n".join(pydoc_data.topics.topics.values())
         (folder / "text.txt").write_text(text * work.text_repeats, encoding="utf-8")
@@ -80,10 +80,11 @@ def row(name: str, num_pairs: int) -> dict[str, Any]:
 
     work, turns = WORKS[name], {}
     for _ in range(num_pairs):
-        for contender in ("ours", *dict.fromkeys((*work.least, *work.goal))):
+        for contender in dict.fromkeys(("ours", *work.least, *work.goal, *work.rows)):
             begin = time.perf_counter()
+            words = {"ours": work.ours, **work.rows}.get(contender)
             with tempfile.TemporaryDirectory() as folder:
-                figures = ours(work, Path(folder)) if contender == "ours" else by_others(contender)
+                figures = by_others(contender) if words is None else ours(work, words, Path(folder))
             turns.setdefault(contender, []).append(figures)
             seconds = time.perf_counter() - begin
             print(f"{name} {contender}: {figures['items_per_s']:,.0f} {work.unit}/s ({seconds:.0f} s)", flush=True)
@@ -103,32 +104,62 @@ def rate(turns: list[Figures]) -> float:
     return statistics.median(figures["items_per_s"] for figures in turns)
 
 
-def verdicts(measured: dict[str, Any]) -> list[tuple[str, float, float]]:
-    """(contender, our rate over its, the least that it has to be)."""
+def peak_gib(turns: list[Figures]) -> float | None:
+    """The largest of the turns, None where it was not taken."""
+    return max((figures["peak_gib"] for figures in turns if "peak_gib" in figures), default=None)
+
+
+def share(turns: dict[str, list[Figures]], contender: str) -> float | None:
+    """Our peak of memory over that of the contender."""
+    mine, its = peak_gib(turns["ours"]), peak_gib(turns[contender])
+    return None if mine is None or its is None else mine / its
+
+
+def met(measured: dict[str, Any]) -> bool:
+    """Whether every rate is what it has to be at least, and every peak of memory what it may be at most."""
     turns, work = measured["turns"], WORKS[measured["work"]]
-    return [(name, rate(turns["ours"]) / rate(turns[name]), least) for name, least in work.least.items()]
+    rates = [rate(turns["ours"]) / rate(turns[name]) >= least for name, least in work.least.items()]
+    peaks = [(share(turns, name) or 1.0) <= most for name, most in work.most_memory.items()]
+    return all([*rates, *peaks])
+
+
+def cells(work: Work, turns: dict[str, list[Figures]], name: str) -> dict[str, str]:
+    """Column -> text of a contender's line; what was not taken is empty."""
+    figures = turns[name]
+    rates = [each["items_per_s"] for each in figures]
+    peak, part, of_ours = peak_gib(figures), share(turns, name), name == "ours"
+    busy = [each["gpu_utilization"] for each in figures if "gpu_utilization" in each]
+    return {
+        "contender": name,
+        "items/s (turns)": f"{rate(figures):,.0f} ({min(rates):,.0f} to {max(rates):,.0f})",
+        "step ms": f"{statistics.median(each['step_time_ms'] for each in figures):.3f}",
+        "loss": f"{figures[0]['loss']:.3f}" if "loss" in figures[0] else "",
+        "GPU busy %": f"{statistics.median(busy):.0f}" if busy else "",
+        "ours over it": "" if of_ours else f"{rate(turns['ours']) / rate(figures):.3f}",
+        "least": str(work.least.get(name, "")),
+        "peak GiB": "" if peak is None else f"{peak:.2f}",
+        "our share of it": "" if part is None or of_ours else f"{part:.3f}",
+        "most": str(work.most_memory.get(name, "")),
+    }
 
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Markdown, a line a work and contender."""
-    lines = ["| work | contender | items/s (turns) | step ms | peak GiB | ours over it | least |", "|" + " --- |" * 7]
+    lines: list[str] = []
     for measured in rows:
         work, turns = WORKS[measured["work"]], measured["turns"]
         where = f"{work.title} ({measured['card']}, torch {measured['torch']}, {measured['commit']})"
-        for name, figures in turns.items():
-            rates = [each["items_per_s"] for each in figures]
-            ratio = "" if name == "ours" else f"{rate(turns['ours']) / rate(figures):.3f}"
-            peak = f"{figures[0]['peak_gib']:.2f}" if "peak_gib" in figures[0] else ""
-            step = statistics.median(each["step_time_ms"] for each in figures)
-            spread = f"{rate(figures):,.0f} ({min(rates):,.0f} to {max(rates):,.0f})"
-            least = work.least.get(name, "")
-            lines.append(f"| {where} | {name} | {spread} | {step:.3f} | {peak} | {ratio} | {least} |")
+        for name in turns:
+            line = {"work": where, **cells(work, turns, name)}
+            if not lines:
+                lines = ["| " + " | ".join(line) + " |", "|" + " --- |" * len(line)]
+            lines.append("| " + " | ".join(line.values()) + " |")
             where = ""
     return "\n".join(lines)
 
 
 def main() -> int:
-    """Measure and print; 0 when every ratio is what it has to be at least."""
+    """Measure and print; 0 when every row is what it has to be."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("works", nargs="*", metavar="WORK", help=f"of {', '.join(WORKS)}; all unless given")
     parser.add_argument("--pairs", type=int, default=3, help="turns of every contender")
@@ -145,8 +176,7 @@ def main() -> int:
     text = options.out.read_text(encoding="utf-8") if options.out.exists() else ""
     rows = {measured["work"]: measured for measured in map(json.loads, text.splitlines())}  # the newest of each
     print(table(list(rows.values())))
-    judged = [verdict for measured in rows.values() for verdict in verdicts(measured)]
-    return 0 if all(ratio >= least for _, ratio, least in judged) else 1
+    return 0 if all(map(met, rows.values())) else 1
 
 
 if __name__ == "__main__":
