@@ -109,7 +109,7 @@ def test_a_copy_waits_for_what_had_its_memory_before(device: FakeDevice, seed: i
     """The allocator gives memory that the compute stream still has to write to, as an earlier tensor's."""
     move, read = Staging(META), []
     for number in range(2):
-        inputs, targets = move(batch(number))
+        _, targets = move(batch(number))
         device.compute.give(lambda targets=targets: read.append(targets.unique().tolist()))
         # Given to the compute stream before the slot was made.
         device.compute.queue.insert(0, lambda targets=targets: (targets.fill_(9), True)[1])
