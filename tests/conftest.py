@@ -73,9 +73,15 @@ def train_updates(run: Run, num_updates: int) -> list[float]:
     return losses
 
 
+def python_path() -> str:
+    """`PYTHONPATH` of a child process: this repository, then the path that this process was given."""
+    before = os.environ.get("PYTHONPATH")
+    return f"{REPOSITORY}{os.pathsep}{before}" if before else str(REPOSITORY)
+
+
 def command(words: Sequence[str], folder: Path, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
     """`python -m trainer4090 WORDS` in `folder`, as a user types it."""
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "CUDA_VISIBLE_DEVICES": ""}
+    environment = {**os.environ, "PYTHONPATH": python_path(), "CUDA_VISIBLE_DEVICES": ""}
     return subprocess.run(
         [sys.executable, "-m", "trainer4090", *words],
         cwd=folder,
