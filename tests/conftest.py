@@ -79,9 +79,12 @@ def python_path() -> str:
     return f"{REPOSITORY}{os.pathsep}{before}" if before else str(REPOSITORY)
 
 
-def command(words: Sequence[str], folder: Path, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
-    """`python -m trainer4090 WORDS` in `folder`, as a user types it."""
-    environment = {**os.environ, "PYTHONPATH": python_path(), "CUDA_VISIBLE_DEVICES": ""}
+def command(
+    words: Sequence[str], folder: Path, timeout_s: float = 120, gpu: bool = False
+) -> subprocess.CompletedProcess[str]:
+    """`python -m trainer4090 WORDS` in `folder`, as a user types it; it sees no GPU unless `gpu`."""
+    hidden = {} if gpu else {"CUDA_VISIBLE_DEVICES": ""}
+    environment = {**os.environ, **hidden, "PYTHONPATH": python_path()}
     return subprocess.run(
         [sys.executable, "-m", "trainer4090", *words],
         cwd=folder,

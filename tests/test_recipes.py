@@ -162,6 +162,7 @@ OTHER: dict[str, tuple[Any, Any]] = {
     "resume": ("auto", "last"),
     "device": ("cpu", "cuda"),
     "cards": (1, 2),
+    "memory_cap_gib": (8.0, 23.3),
     "debug": (True, False),
     "run.name": ("one", "other"),
     "run.dir": ("one", "other"),
