@@ -73,9 +73,18 @@ def train_updates(run: Run, num_updates: int) -> list[float]:
     return losses
 
 
-def command(words: Sequence[str], folder: Path, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
-    """`python -m trainer4090 WORDS` in `folder`, as a user types it."""
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "CUDA_VISIBLE_DEVICES": ""}
+def python_path() -> str:
+    """`PYTHONPATH` of a child process: this repository, then the path that this process was given."""
+    before = os.environ.get("PYTHONPATH")
+    return f"{REPOSITORY}{os.pathsep}{before}" if before else str(REPOSITORY)
+
+
+def command(
+    words: Sequence[str], folder: Path, timeout_s: float = 120, gpu: bool = False
+) -> subprocess.CompletedProcess[str]:
+    """`python -m trainer4090 WORDS` in `folder`, as a user types it; it sees no GPU unless `gpu`."""
+    hidden = {} if gpu else {"CUDA_VISIBLE_DEVICES": ""}
+    environment = {**os.environ, **hidden, "PYTHONPATH": python_path()}
     return subprocess.run(
         [sys.executable, "-m", "trainer4090", *words],
         cwd=folder,

@@ -504,4 +504,19 @@ MUTANTS = {
     "rows_measured_again": Mutant(
         "ablation/measure.py", "if each.digest in known and each.status in FINAL]", "if False]",
         "test_ablation.py::test_a_resume_goes_on_from_what_is_measured"),
+    "cap_not_applied": Mutant(
+        "process.py", "            _cap_memory(place, cap_gib)\n", "",
+        "test_memory_cap.py::test_what_torch_is_told[half]"),
+    "cap_of_an_earlier_run_stays": Mutant(
+        "process.py", "    torch.cuda.set_per_process", "    cap_gib and torch.cuda.set_per_process",
+        "test_memory_cap.py::test_what_torch_is_told[none]"),
+    "trained_without_its_cap": Mutant(
+        "session.py", "self._plan.memory_cap.gib", "None",
+        "test_memory_cap.py::test_who_takes_a_device_hands_the_cap_on[8-train]"),
+    "cap_above_the_card": Mutant(
+        "memory_cap.py", "cap.gib * MIB_PER_GIB <= card.memory_mib", "cap.gib <= card.memory_mib",
+        "test_memory_cap.py::test_a_cap_that_is_none[above]"),
+    "exhausted_within_a_cap_that_is_not_named": Mutant(
+        "failure.py", 'f" within {KEY}={cap:g}"', '""',
+        "test_memory_cap.py::test_exhausted_memory_names_the_cap[cap]"),
 }  # fmt: skip

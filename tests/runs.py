@@ -16,7 +16,7 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
-from conftest import REPOSITORY
+from conftest import python_path
 from PIL import Image
 
 from trainer4090 import checkpoint_file
@@ -129,14 +129,14 @@ def start(folder: Path, words: Sequence[str], prepare: Callable[[], None] | None
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["trainer4090.loop", "trainer4090.build", "trainer4090.composition"])
     process = context.Process(target=_child, args=(folder, tuple(words), prepare))
-    with patch.dict(os.environ, PYTHONPATH=str(REPOSITORY)):
+    with patch.dict(os.environ, PYTHONPATH=python_path()):
         process.start()
     return process
 
 
 def environment() -> dict[str, str]:
     """Variables of a process that is started as a user would."""
-    return {**os.environ, "PYTHONPATH": str(REPOSITORY), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    return {**os.environ, "PYTHONPATH": python_path(), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
 
 
 def run(folder: Path, words: Sequence[str], prepare: Callable[[], None] | None = None, timeout_s: float = 60) -> int:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import REPOSITORY
+from conftest import python_path
 from PIL import Image
 from plugin_files import isolated
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -339,7 +339,7 @@ def test_a_table_of_real_rows(plugin: str) -> None:
 
 
 def test_a_signal_writes_what_is_there(tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "CUDA_VISIBLE_DEVICES": ""}
+    environment = {**os.environ, "PYTHONPATH": python_path(), "CUDA_VISIBLE_DEVICES": ""}
     words = [*TINY, *QUICK, "ablate.seconds=1000", rows_word("precision=fp32", "train.micro_batch=5", "train.seed=1")]
     words[words.index("ablate.repeats=2")] = "ablate.repeats=1"
     process = subprocess.Popen(

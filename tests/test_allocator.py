@@ -8,7 +8,7 @@ import sys
 
 import pytest
 import torch
-from conftest import REPOSITORY, plan_of
+from conftest import REPOSITORY, plan_of, python_path
 
 from trainer4090.allocator import EXPANDABLE, Surroundings, allocator, surroundings
 from trainer4090.card import CPU, Card, load
@@ -67,4 +67,4 @@ def test_segments_expand() -> None:
     )
     names = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
     environment = {name: value for name, value in os.environ.items() if name not in names}
-    subprocess.run([sys.executable, "-c", code], check=True, env={**environment, "PYTHONPATH": str(REPOSITORY)})
+    subprocess.run([sys.executable, "-c", code], check=True, env={**environment, "PYTHONPATH": python_path()})

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import REPOSITORY
+from conftest import REPOSITORY, python_path
 from malformed import FILES, LINES, File, Line
 
 from trainer4090 import paths
@@ -135,7 +135,14 @@ def without_torch(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     shim = tmp_path_factory.mktemp("shim")
     for name in ("torch", "tensorboard"):
         (shim / f"{name}.py").write_text(f"raise AssertionError('{name} was imported')\n")
-    return {**os.environ, "PYTHONPATH": f"{shim}{os.pathsep}{REPOSITORY}", "CUDA_VISIBLE_DEVICES": ""}
+    return {**os.environ, "PYTHONPATH": f"{shim}{os.pathsep}{python_path()}", "CUDA_VISIBLE_DEVICES": ""}
+
+
+@pytest.mark.parametrize("given", ["", "one", f"one{os.pathsep}two"])
+def test_a_child_process_keeps_the_path_that_it_is_given(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the packages lie, on some machines."""
+    monkeypatch.setenv("PYTHONPATH", given)
+    assert python_path().split(os.pathsep) == [str(REPOSITORY), *(given.split(os.pathsep) if given else [])]
 
 
 def timed(
@@ -215,6 +222,6 @@ def test_answers_without_torch(words: list[str], expected: str, tmp_path: Path, 
 
 def test_the_help_imports_no_hydra() -> None:
     code = "import sys; from trainer4090.__main__ import main; main(['--help']); print('hydra' in sys.modules)"
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    environment = {**os.environ, "PYTHONPATH": python_path()}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "False"

@@ -105,7 +105,7 @@ def test_an_empty_prompt_starts_somewhere(file_of: Any, capsys: pytest.CaptureFi
 @pytest.mark.parametrize("kind", ["gpt", "untied", "char_lstm"])
 def test_a_loaded_model_is_the_evaluated_one(kind: str, file_of: Any) -> None:
     """Averaged parameters included, of a tied head too: the held-out loss is that of the run."""
-    model = trained.load(file_of(kind), "cpu", print)
+    model = trained.load(file_of(kind), "cpu", None, print)
     config = type(model.spec.data.config)(path=str(file_of(kind).parents[2] / "text.txt"), length=16)
     held_out = DATA.get("text").build(config, 0).evaluation
     inputs, targets = held_out.fetch(torch.arange(len(held_out)), -1)
@@ -117,7 +117,7 @@ def test_a_loaded_model_is_the_evaluated_one(kind: str, file_of: Any) -> None:
 
 
 def test_a_carried_state_is_the_whole_sequence(file_of: Any) -> None:
-    model = trained.load(file_of("char_lstm"), "cpu", print).model
+    model = trained.load(file_of("char_lstm"), "cpu", None, print).model
     tokens = torch.arange(20)[None] % 7
     state, logits = None, []
     assert model.step is not None

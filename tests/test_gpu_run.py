@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,6 +44,8 @@ def work(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def whole_memory() -> Iterator[None]:
+    gc.collect()  # of the tests before: what they hold counts
+    torch.cuda.empty_cache()
     yield
     torch.cuda.set_per_process_memory_fraction(1.0)
     torch.cuda.empty_cache()
@@ -150,9 +153,15 @@ def test_samples_are_shown_and_training_goes_on_as_if_nobody_had_looked(
 
 
 def test_exhausted_memory(work: Path, capsys: pytest.CaptureFixture[str], whole_memory: None) -> None:
-    torch.cuda.set_per_process_memory_fraction(0.01)
-    words = ("model=resnet50", "data=synthetic_images", "train.batch_size=256", "train.steps=2", "data.num_train=1000")
-    assert runs.train(work, "device=cuda", "run.dir=run", "train.epochs=null", *words) == 6
-    says = "memory: exhausted with train.micro_batch=256; the cheapest cure: precision=bf16"
+    """Within a cap: the next run of the same process, without one, has the whole card again and ends well."""
+    words = ("model=resnet50", "data=synthetic_images", "train.batch_size=64", "train.steps=2", "data.num_train=1000")
+    words = ("device=cuda", "train.epochs=null", "data.num_evaluation=64", *words)
+    assert runs.train(work, *words, "run.dir=run", "memory_cap_gib=1.5") == 6
+    says = (
+        "memory: exhausted with train.micro_batch=64 within memory_cap_gib=1.5; "
+        "the cheapest cure: precision=bf16, or a larger memory_cap_gib"
+    )
     assert capsys.readouterr().err == f"trainer4090: error: {says}\n"
     assert runs.result(work)["status"] == "oom" and runs.result(work)["peak_memory_gib"]["allocated"] > 0
+    assert torch.cuda.memory_reserved() <= 1.5 * 2**30
+    assert runs.train(work, *words, "run.dir=whole") == 0

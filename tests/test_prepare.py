@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import REPOSITORY
+from conftest import python_path
 
 from trainer4090 import tokenizer
 from trainer4090.__main__ import main
@@ -105,7 +105,7 @@ def test_an_encoding_is_the_same_in_every_process() -> None:
     words = ("data", "prepare", "tokenizer=bpe", "vocab_size=1000")
     for out in ("one", "other"):
         command = [sys.executable, "-m", "trainer4090", *words, f"out={out}"]
-        subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, capture_output=True)
+        subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": python_path()}, capture_output=True)
     for name in ("train.bin", "val.bin", "tokens.json"):
         assert Path("one", name).read_bytes() == Path("other", name).read_bytes()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import REPOSITORY
+from conftest import python_path
 from omegaconf import OmegaConf
 
 from trainer4090 import paths
@@ -112,7 +112,7 @@ def test_an_own_option_runs_nothing(path: str, text: str, named: str, capsys: py
 def test_a_plugin_folder_is_not_imported() -> None:
     for path in ("hydra_plugins/__init__.py", "hydra_plugins/evil.py", "hydra_plugins/evil/__init__.py"):
         written(path, "import os; os.mkdir('canary')\n")
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    environment = {**os.environ, "PYTHONPATH": python_path()}
     for words in (["--cfg", "job"], ["plan", "-m", "train.seed=1,2", "run.dir=sweep"]):
         command = [sys.executable, "-m", "trainer4090", *words]
         subprocess.run(command, env=environment, check=True, capture_output=True, timeout=60)
@@ -162,6 +162,7 @@ OTHER: dict[str, tuple[Any, Any]] = {
     "resume": ("auto", "last"),
     "device": ("cpu", "cuda"),
     "cards": (1, 2),
+    "memory_cap_gib": (8.0, 23.3),
     "debug": (True, False),
     "run.name": ("one", "other"),
     "run.dir": ("one", "other"),

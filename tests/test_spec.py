@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import REPOSITORY
+from conftest import python_path
 from test_shipped import IN_REGISTRIES, RECIPES
 
 from trainer4090 import parse, paths
@@ -70,7 +70,7 @@ def test_it_loads_without_hydra() -> None:
         "assert not {'hydra', 'torch'} & set(sys.modules)"
     )
     Path("empty").mkdir()
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    environment = {**os.environ, "PYTHONPATH": python_path()}
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, cwd="empty", env=environment, capture_output=True, text=True, check=True)
     assert done.stdout == path.read_text(encoding="utf-8")

@@ -21,7 +21,7 @@ LAYERS = (
     ("registry", "spec", "signals", "plugin_modules"),
     ("card",),
     ("records",),
-    ("allocator",),
+    ("allocator", "memory_cap"),
     ("traits",),
     ("item_format", "criterion", "attention"),
     ("tokenizer",),

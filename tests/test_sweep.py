@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import REPOSITORY
+from conftest import python_path
 
 from trainer4090 import checkpoint_file, sweeps
 from trainer4090.__main__ import main
@@ -242,7 +242,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Sequence[str]],
     started: list[subprocess.Popen[str]] = []
 
     def begin(words: Sequence[str]) -> subprocess.Popen[str]:
-        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "CUDA_VISIBLE_DEVICES": ""}
+        environment = {**os.environ, "PYTHONPATH": python_path(), "CUDA_VISIBLE_DEVICES": ""}
         command = [sys.executable, "-m", "trainer4090", "-m", *words]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         started.append(subprocess.Popen(command, env=environment, text=True, start_new_session=True, **pipes))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import REPOSITORY, run_of, train_updates
+from conftest import python_path, run_of, train_updates
 
 from trainer4090.__main__ import main
 from trainer4090.data import DATA, Source, text, tokens
@@ -223,4 +223,4 @@ def test_planning_imports_no_torch(tmp_path: Path) -> None:
     written(tmp_path / "mine", range(500), range(150))
     code = "import sys; from trainer4090.data import tokens; tokens.traits(tokens.Config(path='mine')); "
     command = [sys.executable, "-c", f"{code}sys.exit('torch' in sys.modules)"]
-    subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": str(REPOSITORY)})
+    subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": python_path()})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trainer4090.errors import ConfigError, MemoryExhaustedError, Problem
+from trainer4090.memory_cap import KEY
 from trainer4090.plan import Plan
 from trainer4090.plugin_modules import blamed
 
@@ -28,11 +29,13 @@ def translated(error: BaseException, plan: Plan, training: bool) -> BaseExceptio
 
 
 def _exhausted(plan: Plan, training: bool) -> MemoryExhaustedError:
+    cap = plan.memory_cap.gib
+    within, other = ("", "") if cap is None else (f" within {KEY}={cap:g}", f", or a larger {KEY}")
     if not training:
-        given = f"exhausted while model={plan.spec.model.name} and the data were being built"
-        return MemoryExhaustedError(Problem("memory", given, "the cheapest cure: a smaller model"))
-    given = f"exhausted with train.micro_batch={plan.batching.micro_batch}"
-    return MemoryExhaustedError(Problem("memory", given, f"the cheapest cure: {cure(plan)}"))
+        given = f"exhausted while model={plan.spec.model.name} and the data were being built{within}"
+        return MemoryExhaustedError(Problem("memory", given, f"the cheapest cure: a smaller model{other}"))
+    given = f"exhausted with train.micro_batch={plan.batching.micro_batch}{within}"
+    return MemoryExhaustedError(Problem("memory", given, f"the cheapest cure: {cure(plan)}{other}"))
 
 
 def cure(plan: Plan) -> str:

@@ -15,6 +15,7 @@ from trainer4090.evaluation import Evaluation
 from trainer4090.kernels import KERNELS, Kernels
 from trainer4090.losses import LOSSES
 from trainer4090.memory import MEMORY, Memory
+from trainer4090.memory_cap import MemoryCap, memory_cap
 from trainer4090.models import MODELS
 from trainer4090.optimizers import OPTIMIZERS, Optimizer
 from trainer4090.parallelism import PARALLELISM, Parallelism
@@ -74,6 +75,7 @@ class Plan:
     fused_optimizer: bool
     """One kernel for all parameters: asked for, or needed because fp16 skips updates on the device."""
     allocator: Allocator
+    memory_cap: MemoryCap
     settings: Settings
     """Of the options; those of the allocator stand beside them."""
     notices: tuple[Notice, ...]
@@ -103,6 +105,7 @@ class Plan:
             f"  parallelism   {spec.parallelism.name}: {self.parallelism.executor} executor",
             f"  evaluation    {self.evaluation.describe()}",
             *([f"  allocator     {self.allocator.label}"] if self.allocator.label else []),
+            *([f"  memory cap    {self.memory_cap.label}"] if self.memory_cap.label else []),
         ]
 
     def _start(self) -> str:
@@ -155,7 +158,7 @@ def make(spec: RunSpec, card: Card, evidence: Evidence) -> Plan:
         ConfigError: options of one axis contradict each other.
     """
     batching, horizon = _batching(spec), horizon_of(spec, evidence.data)
-    facts = Facts(card, batching, evidence.model, evidence.data)
+    facts, cap = Facts(card, batching, evidence.model, evidence.data), memory_cap(spec.root.memory_cap_gib, card)
     problems: list[Problem] = []
     precision = PRECISION.get(spec.precision.name).build(spec.precision.config, facts)
     memory = merge("memory", _records(MEMORY, spec.memory, facts), problems)
@@ -165,8 +168,7 @@ def make(spec: RunSpec, card: Card, evidence: Evidence) -> Plan:
     if problems:
         raise ConfigError(*problems)
     schedule = SCHEDULES.get(spec.schedule.name).build(spec.schedule.config)
-    notices = (*evidence.data.notices, *precision.notices, *memory.notices, *kernels.notices)
-    notices += (*between.batch_norm(batching, evidence.model), *between.early_end(spec, schedule, horizon))
+    notices = _notices(cap, evidence.data, precision, memory, kernels) + between.batch_norm(batching, evidence.model)
     return Plan(
         spec=spec,
         card=card,
@@ -185,9 +187,14 @@ def make(spec: RunSpec, card: Card, evidence: Evidence) -> Plan:
         transforms=_in_order(*precision.transforms, *memory.transforms, *kernels.transforms),
         fused_optimizer=kernels.fused_optimizer or precision.loss_scale is not None,
         allocator=allocator(card, evidence.surroundings),
+        memory_cap=cap,
         settings=precision.settings + memory.settings + kernels.settings,
-        notices=(*notices, *between.whole_gradients(memory, kernels)),
+        notices=notices + between.early_end(spec, schedule, horizon) + between.whole_gradients(memory, kernels),
     )
+
+
+def _notices(*records: MemoryCap | DataTraits | Precision | Memory | Kernels) -> tuple[Notice, ...]:
+    return tuple(notice for record in records for notice in record.notices)
 
 
 def _in_order(*transforms: Transform) -> tuple[Transform, ...]:

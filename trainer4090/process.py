@@ -14,6 +14,7 @@ from trainer4090.records import Settings
 if TYPE_CHECKING:
     import torch
 
+GIB = 2**30
 _SET_DEATH_SIGNAL = 1
 """PR_SET_PDEATHSIG of prctl(2)."""
 
@@ -37,8 +38,10 @@ def apply_settings(settings: Settings, deterministic: bool) -> None:
         torch.backends.cudnn.benchmark = False  # picks the fastest algorithm anew in every process
 
 
-def torch_device(chosen: device.Choice) -> torch.device:
+def torch_device(chosen: device.Choice, cap_gib: float | None) -> torch.device:
     """The torch device with the chosen GPU's UUID; torch numbers GPUs in another order than the driver.
+
+    `cap_gib`: most of its memory that this process may reserve from now on, None for all.
 
     Raises:
         MachineError: torch does not see that GPU.
@@ -50,9 +53,20 @@ def torch_device(chosen: device.Choice) -> torch.device:
     for index in range(torch.cuda.device_count()):
         if str(torch.cuda.get_device_properties(index).uuid) in chosen.uuid:
             torch.cuda.set_device(index)
-            return torch.device("cuda", index)
+            place = torch.device("cuda", index)
+            _cap_memory(place, cap_gib)
+            return place
     given = f"torch {torch.__version__} does not see {chosen.card.device_name} ({chosen.uuid})"
     raise MachineError(Problem("device", given, "install a CUDA build of torch for this driver, or use device=cpu"))
+
+
+def _cap_memory(place: torch.device, cap_gib: float | None) -> None:
+    """Bound what torch's allocator reserves, before it reserves anything."""
+    import torch
+
+    # CUDA gives a process a little less than the driver counts, so a cap that the card allows may lie above all of it.
+    share = 1.0 if cap_gib is None else min(cap_gib * GIB / torch.cuda.get_device_properties(place).total_memory, 1.0)
+    torch.cuda.set_per_process_memory_fraction(share, place)  # also 1: an earlier run of this process may have had less
 
 
 def end_with_parent(parent: int) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, final
 from trainer4090 import checkpoint_file, device, ending, resume, signals
 from trainer4090.errors import CheckpointFileError, Problem
 from trainer4090.plan import Plan
-from trainer4090.process import apply_settings, torch_device
+from trainer4090.process import GIB, apply_settings, torch_device
 from trainer4090.signals import StopRequest
 from trainer4090.spec import dump, to_tree
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from trainer4090.loop import Progress
     from trainer4090.report import Reporter
 
-GIB = 2**30
 _STATUS = {0: "ok", 6: "oom", 130: "interrupted", 143: "interrupted"}
 
 
@@ -58,7 +57,7 @@ class Session:
         from trainer4090 import loop, measuring
         from trainer4090.build import build
 
-        self._device = torch_device(self._chosen)
+        self._device = torch_device(self._chosen, self._plan.memory_cap.gib)
         state = None if resume_from is None else checkpoint_file.load(resume_from)
         if state is not None:
             resume.check_samples(state.get("data", {}), self._plan.evidence.data)

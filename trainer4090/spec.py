@@ -139,6 +139,7 @@ class RootSection:
     resume: str | None
     device: DeviceWord
     cards: Auto | PositiveInt
+    memory_cap_gib: PositiveFloat | None
     debug: bool
     plugin: tuple[PluginRecord, ...]
 

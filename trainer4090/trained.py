@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer4090 import checkpoint_file, device, parse, plugin_modules, run_folder
-from trainer4090.errors import CheckpointFileError, Problem, TrainerError
+from trainer4090 import checkpoint_file, device, memory_cap, parse, plugin_modules, run_folder
+from trainer4090.errors import CheckpointFileError, ConfigError, Problem, TrainerError
 from trainer4090.item_format import ItemFormat, from_plain
 from trainer4090.models import MODELS
 from trainer4090.process import torch_device
@@ -46,19 +46,25 @@ def find(run: str, checkpoint: str, notice: Callable[[str], None]) -> Path:
     return checkpoint_file.named(folder, checkpoint, notice)
 
 
-def load(path: Path, device_word: str, notice: Callable[[str], None]) -> Trained:
-    """The model in the checkpoint file `path`, on the device that `device_word` names.
+def load(path: Path, device_word: str, cap_gib: float | None, notice: Callable[[str], None]) -> Trained:
+    """The model in the checkpoint file `path`, on the device that `device_word` names, within `cap_gib` of its memory.
 
-    `notice`: told of a plugin that has changed since.
+    `notice`: told of a plugin that has changed since, and of a cap on a CPU.
 
     Raises:
-        ConfigError: a plugin that it was made with is not loaded.
+        ConfigError: a plugin that it was made with is not loaded, or the cap is above the card's memory.
         CheckpointFileError: the file is damaged, or of another version.
         MachineError: there is no such device.
     """
     chosen = device.choose(device_word, None)
+    cap = memory_cap.memory_cap(cap_gib, chosen.card)
+    problems = list(memory_cap.problems(cap, chosen.card))
+    if problems:
+        raise ConfigError(*problems)
+    for told in cap.notices:
+        notice(str(told))
     state = checkpoint_file.load(path)
-    place = torch_device(chosen)
+    place = torch_device(chosen, cap.gib)
     try:
         plugin_modules.require(state["spec"]["plugin"], path, notice)
         return _rebuilt(state, place)

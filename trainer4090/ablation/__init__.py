@@ -17,6 +17,7 @@ from trainer4090.ablation.rows import Row, rows_of
 from trainer4090.composition import compose, overrides, plugin_words
 from trainer4090.disk import replacing, write_json, write_text
 from trainer4090.errors import ConfigError, InterruptedRunError, Problem, TrainerError
+from trainer4090.memory_cap import memory_cap
 from trainer4090.parse import parse
 from trainer4090.plan import Plan
 from trainer4090.report.environment import environment
@@ -113,6 +114,9 @@ def _heading(ablation: Ablation, described: dict[str, Any]) -> table.Heading:
     device = plan.card.device_name
     if plan.card.device == "cpu":
         device = f"{described['cpus']} cores of the CPU"
+    cap = memory_cap(ablation.spec.root.memory_cap_gib, plan.card).gib  # of all rows; a row with another says so
+    if cap is not None:
+        device += f" capped at {cap:g} GiB"
     versions = ", ".join(f"{name} {packages[name]}" for name in VERSIONS if name in packages)
     typed = [word for word in ablation.words if word.partition("=")[0] not in ("task", "run.dir")]
     command = shlex.join(["python", "-m", "trainer4090", "ablate", *typed])

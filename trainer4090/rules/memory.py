@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from trainer4090 import memory_cap
 from trainer4090.errors import Problem
 from trainer4090.plan import Plan
 from trainer4090.spec import Choice
@@ -67,6 +68,11 @@ def steps_alone(plan: Plan) -> Problems:
         yield Problem("optimizer", given, "use optimizer=adamw or optimizer=sgd, or give its record states={...}")
 
 
+def cap_within_card(plan: Plan) -> Problems:
+    """A cap is no larger than what it caps."""
+    yield from memory_cap.problems(plan.memory_cap, plan.card)
+
+
 def names(choices: tuple[Choice, ...]) -> str:
     """Options of an axis as they are typed."""
     return ", ".join(choice.name for choice in choices)
@@ -78,4 +84,5 @@ RULES = (
     no_second_draw,
     whole_gradient,
     steps_alone,
+    cap_within_card,
 )

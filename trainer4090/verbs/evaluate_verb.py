@@ -119,7 +119,10 @@ def evaluated(spec: RunSpec, file: Path, split: Split) -> dict[str, Any]:
     from trainer4090 import loop
     from trainer4090.build import build
 
-    built = build(ready.plan, process.torch_device(ready.device), print, restoring=True)
+    for notice in ready.plan.memory_cap.notices:
+        print(notice)
+    place = process.torch_device(ready.device, ready.plan.memory_cap.gib)
+    built = build(ready.plan, place, print, restoring=True)
     progress = session.restored(built, checkpoint_file.load(file), file)
     evaluation = loop.evaluate(built, split)
     for text in built.data.notices():

@@ -15,7 +15,7 @@ from trainer4090.disk import write_text
 from trainer4090.errors import ConfigError, Problem, RunFolderError
 from trainer4090.item_format import TokenFormat
 from trainer4090.preparation import bpe
-from trainer4090.schema import Count, NonNegativeFloat, PositiveInt, Range
+from trainer4090.schema import Count, NonNegativeFloat, PositiveFloat, PositiveInt, Range
 from trainer4090.signals import ending
 from trainer4090.spec import DeviceWord
 from trainer4090.trained import Trained
@@ -40,6 +40,7 @@ class Options:
     out: str | None = None
     tokenizer: str | None = None
     device: DeviceWord = "auto"
+    memory_cap_gib: PositiveFloat | None = None
 
 
 def run(words: Sequence[str]) -> int:
@@ -52,7 +53,7 @@ def run(words: Sequence[str]) -> int:
     out = None if options.out is None else _new_file(Path(options.out))
     file = trained.find(options.run, options.checkpoint, to_stderr)
     with ending("stopped", "what was generated stands above"):
-        model = trained.load(file, options.device, to_stderr)
+        model = trained.load(file, options.device, options.memory_cap_gib, to_stderr)
         token_format = _format(options, model, file)
         prompt = _prompt(options.prompt, token_format)
         to_stderr(f"{file} (update {model.step}) on {model.device}")

@@ -18,7 +18,7 @@ from trainer4090.disk import replacing
 from trainer4090.errors import ConfigError, DataError, Problem, RunFolderError
 from trainer4090.item_format import ImageFormat
 from trainer4090.losses import LOSSES
-from trainer4090.schema import Auto, Count, Fraction, PositiveInt
+from trainer4090.schema import Auto, Count, Fraction, PositiveFloat, PositiveInt
 from trainer4090.signals import ending
 from trainer4090.spec import DeviceWord
 from trainer4090.trained import Trained
@@ -44,6 +44,7 @@ class Options:
     batch_size: PositiveInt = 64
     num_workers: Auto | Count = "auto"
     device: DeviceWord = "auto"
+    memory_cap_gib: PositiveFloat | None = None
 
 
 def run(words: Sequence[str]) -> int:
@@ -59,7 +60,7 @@ def run(words: Sequence[str]) -> int:
     file = trained.find(options.run, options.checkpoint, to_stderr)
     unreadable: dict[str, str] = {}
     with ending("stopped", "no file was written" if out else "what was predicted stands above"):
-        model = trained.load(file, options.device, to_stderr)
+        model = trained.load(file, options.device, options.memory_cap_gib, to_stderr)
         rows = _rows(options, model, _format(model, file), paths, unreadable)
         to_stderr(f"{file} (update {model.step}) on {model.device}: {len(paths):,} images")
         with nullcontext() if out is None else replacing(out) as binary:
