@@ -75,7 +75,7 @@ def prepared_run(*words: str) -> Run:
     chosen = device.choose(spec.root.device, None)
     made = plan.make(spec, chosen.card, plan.gather(spec))
     rules.check(made)
-    return build(made, torch_device(chosen), print)
+    return build(made, torch_device(chosen, spec.root.memory_cap_gib), print)
 
 
 def slowed(run: Run, seconds: float) -> Run:

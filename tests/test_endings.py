@@ -124,6 +124,8 @@ GPU = replace(CPU, name="gpu", device="cuda")
 CURES: dict[str, tuple[tuple[str, ...], Any, str]] = {
     "half the bytes first": ((), GPU, "precision=bf16"),
     "then smaller micro-batches": (("precision=bf16",), GPU, "train.micro_batch=32"),
+    "what is captured stays": (("precision=bf16", "kernels=graph"), GPU, "kernels=eager"),
+    "its neighbours stay": (("precision=amp", "kernels=[fused,graph,sdpa]"), GPU, "kernels=[fused,sdpa]"),
     "a divisor of the batch": (
         ("precision=bf16", "train.batch_size=60", "train.micro_batch=15"),
         GPU,

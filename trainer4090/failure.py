@@ -39,9 +39,13 @@ def _exhausted(plan: Plan, training: bool) -> MemoryExhaustedError:
 
 
 def cure(plan: Plan) -> str:
-    """What costs least speed: half the bytes first, then smaller micro-batches, then recomputation."""
+    """What costs least speed: half the bytes first, then no captured update, smaller micro-batches, recomputation."""
     if plan.card.device == "cuda" and plan.precision.arithmetic in ("float32", "tf32"):
         return "precision=bf16"
+    if plan.card.device == "cuda" and plan.kernels.graph:
+        # It keeps its memory, so that an epoch's tail or an evaluation has only what is left beside it.
+        others = [choice.name for choice in plan.spec.kernels if choice.name != "graph"] or ["eager"]
+        return f"kernels={others[0]}" if len(others) == 1 else f"kernels=[{','.join(others)}]"
     batching = plan.batching
     smallest = 2 if plan.evidence.model.batch_norm else 1  # BatchNorm cannot normalise one sample
     smaller = [size for size in range(smallest, batching.micro_batch) if batching.batch_size % size == 0]
