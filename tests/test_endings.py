@@ -18,7 +18,8 @@ import torch
 from conftest import plan_of
 from runs import CNN, COMMON, MLP_AMP
 
-from trainer4090 import checkpoint_file, failure
+from trainer4090 import checkpoint_file, failure, loop
+from trainer4090.__main__ import main
 from trainer4090.card import CPU
 from trainer4090.errors import exit_code_of
 from trainer4090.executors.local import LocalExecutor
@@ -107,6 +108,27 @@ def test_update_too_large_for_the_memory(work: Path) -> None:
     says = "memory: exhausted with train.micro_batch=1024; the cheapest cure: train.micro_batch=512"
     assert errors == [f"trainer4090: error: {says}"]
     assert (runs.result(work)["status"], runs.result(work)["exit_code"]) == ("oom", 6)
+
+
+@pytest.mark.parametrize("words", [(), ("train.micro_batch=1",)], ids=runs.shown)
+def test_evaluation_too_large_for_the_memory(
+    work: Path, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def exhausted(*given: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+
+    assert runs.train(work, *MLP) == 0
+    monkeypatch.setattr(loop, "evaluate", exhausted)
+    monkeypatch.chdir(work)
+    capsys.readouterr()
+    assert main(["evaluate", "run=run", *words]) == 6
+    remedy = "use device=cpu" if words else "use train.micro_batch=32, which is 64 now"
+    assert only_line(capsys) == f"trainer4090: error: memory: exhausted; {remedy}"
+
+
+def test_another_error_of_torch_is_none_of_memory() -> None:
+    with pytest.raises(RuntimeError, match="shapes"), failure.exhaustion(None, "use less"):
+        raise RuntimeError("shapes differ")
 
 
 def limit_memory_in_first_update() -> None:

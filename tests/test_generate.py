@@ -257,6 +257,15 @@ def test_refused(case: str, file_of: Any, capsys: pytest.CaptureFixture[str]) ->
     assert Path("there.txt").read_text() == "mine"
 
 
+def test_exhausted_memory(file_of: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def exhausted(*given: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+
+    monkeypatch.setattr(generation, "continuation", exhausted)
+    assert main(["generate", f"checkpoint={file_of('gpt')}"]) == 6
+    assert capsys.readouterr().err.splitlines()[-1] == "trainer4090: error: memory: exhausted; use device=cpu"
+
+
 def test_no_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["generate"]) == 2
     assert "run: outputs/latest holds no run" in capsys.readouterr().err

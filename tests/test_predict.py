@@ -13,7 +13,7 @@ import torch
 from conftest import run_of
 from PIL import Image
 
-from trainer4090 import checkpoint_file, loop
+from trainer4090 import checkpoint_file, loop, prediction
 from trainer4090.__main__ import main
 from trainer4090.outputs import Wish, read_outputs
 
@@ -114,6 +114,32 @@ def test_refused(
     Path("empty").mkdir(exist_ok=True)
     assert main(["predict", *words]) == code
     assert f"trainer4090: error: {text}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ((), "memory: exhausted; use batch_size=32, which is 64 now, or device=cpu"),
+        (
+            ("batch_size=1", "memory_cap_gib=2"),
+            "memory: exhausted within memory_cap_gib=2; use device=cpu, or a larger memory_cap_gib",
+        ),
+    ],
+)
+def test_exhausted_memory(
+    trained: Path,
+    words: tuple[str, ...],
+    line: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def exhausted(**given: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+
+    monkeypatch.chdir(trained)
+    monkeypatch.setattr(prediction, "predicted", exhausted)
+    assert main(["predict", "run=run", "input=digits", *words]) == 6
+    assert capsys.readouterr().err.splitlines()[-1] == f"trainer4090: error: {line}"
 
 
 @pytest.mark.parametrize(

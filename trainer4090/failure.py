@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from trainer4090.errors import ConfigError, MemoryExhaustedError, Problem
 from trainer4090.memory_cap import KEY
 from trainer4090.plan import Plan
@@ -21,16 +24,40 @@ _NO_KERNEL = "No available kernel"
 
 def translated(error: BaseException, plan: Plan, training: bool) -> BaseException:
     """`error`, or the error of ours that says the same. `training`: whether the run was built already."""
-    said_by_torch = isinstance(error, RuntimeError) and any(text in str(error) for text in _EXHAUSTED)
     if isinstance(error, RuntimeError) and _NO_KERNEL in str(error) and plan.kernels.contexts:
         given = f"{plan.kernels.attention} cannot compute the attention of model={plan.spec.model.name}"
         return ConfigError(Problem("kernels.sdpa.backend", given, "use kernels.sdpa.backend=auto, or math"))
-    return _exhausted(plan, training) if said_by_torch or isinstance(error, MemoryError) else blamed(error)
+    return _exhausted(plan, training) if says_exhausted(error) else blamed(error)
+
+
+def says_exhausted(error: BaseException) -> bool:
+    """Whether an error is Python's, or one of torch's, for memory that is exhausted."""
+    said_by_torch = isinstance(error, RuntimeError) and any(text in str(error) for text in _EXHAUSTED)
+    return said_by_torch or isinstance(error, MemoryError)
+
+
+@contextmanager
+def exhaustion(cap_gib: float | None, remedy: str) -> Iterator[None]:
+    """Memory that is exhausted inside the block is an error of ours, which says `remedy`.
+
+    Raises:
+        MemoryExhaustedError: it is.
+    """
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not says_exhausted(error):
+            raise
+        within, other = _capped(cap_gib)
+        raise MemoryExhaustedError(Problem("memory", f"exhausted{within}", f"{remedy}{other}")) from error
+
+
+def _capped(cap_gib: float | None) -> tuple[str, str]:
+    return ("", "") if cap_gib is None else (f" within {KEY}={cap_gib:g}", f", or a larger {KEY}")
 
 
 def _exhausted(plan: Plan, training: bool) -> MemoryExhaustedError:
-    cap = plan.memory_cap.gib
-    within, other = ("", "") if cap is None else (f" within {KEY}={cap:g}", f", or a larger {KEY}")
+    within, other = _capped(plan.memory_cap.gib)
     if not training:
         given = f"exhausted while model={plan.spec.model.name} and the data were being built{within}"
         return MemoryExhaustedError(Problem("memory", given, f"the cheapest cure: a smaller model{other}"))

@@ -15,6 +15,7 @@ from trainer4090 import checkpoint_file, parse, process, run_folder, session, wo
 from trainer4090.data import SPLITS, Split
 from trainer4090.disk import write_json
 from trainer4090.errors import ConfigError, Problem
+from trainer4090.failure import exhaustion
 from trainer4090.metrics import METRICS
 from trainer4090.schema import suggestion
 from trainer4090.spec import RunSpec, flatten, to_tree
@@ -122,9 +123,12 @@ def evaluated(spec: RunSpec, file: Path, split: Split) -> dict[str, Any]:
     for notice in ready.plan.memory_cap.notices:
         print(notice)
     place = process.torch_device(ready.device, ready.plan.memory_cap.gib)
-    built = build(ready.plan, place, print, restoring=True)
-    progress = session.restored(built, checkpoint_file.load(file), file)
-    evaluation = loop.evaluate(built, split)
+    size = ready.plan.evaluation_batch
+    remedy = "use device=cpu" if size == 1 else f"use train.micro_batch={size // 2}, which is {size} now"
+    with exhaustion(ready.plan.memory_cap.gib, remedy):
+        built = build(ready.plan, place, print, restoring=True)
+        progress = session.restored(built, checkpoint_file.load(file), file)
+        evaluation = loop.evaluate(built, split)
     for text in built.data.notices():
         print(text)
     return {"checkpoint": str(file), "step": progress.step, "split": split, "eval": evaluation}

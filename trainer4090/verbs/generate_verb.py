@@ -13,6 +13,7 @@ from trainer4090 import tokenizer, trained
 from trainer4090.data.pipeline.token_files import read_manifest
 from trainer4090.disk import write_text
 from trainer4090.errors import ConfigError, Problem, RunFolderError
+from trainer4090.failure import exhaustion
 from trainer4090.item_format import TokenFormat
 from trainer4090.preparation import bpe
 from trainer4090.schema import Count, NonNegativeFloat, PositiveFloat, PositiveInt, Range
@@ -52,7 +53,8 @@ def run(words: Sequence[str]) -> int:
     options = read_options(words, Options)
     out = None if options.out is None else _new_file(Path(options.out))
     file = trained.find(options.run, options.checkpoint, to_stderr)
-    with ending("stopped", "what was generated stands above"):
+    stopped = ending("stopped", "what was generated stands above")
+    with stopped, exhaustion(options.memory_cap_gib, "use device=cpu"):
         model = trained.load(file, options.device, options.memory_cap_gib, to_stderr)
         token_format = _format(options, model, file)
         prompt = _prompt(options.prompt, token_format)

@@ -16,6 +16,7 @@ from trainer4090 import trained
 from trainer4090.data.pipeline.image_tree import Leftovers, images_of
 from trainer4090.disk import replacing
 from trainer4090.errors import ConfigError, DataError, Problem, RunFolderError
+from trainer4090.failure import exhaustion
 from trainer4090.item_format import ImageFormat
 from trainer4090.losses import LOSSES
 from trainer4090.schema import Auto, Count, Fraction, PositiveFloat, PositiveInt
@@ -59,7 +60,10 @@ def run(words: Sequence[str]) -> int:
     layout, out = _layout(options), None if options.out is None else _output(Path(options.out))
     file = trained.find(options.run, options.checkpoint, to_stderr)
     unreadable: dict[str, str] = {}
-    with ending("stopped", "no file was written" if out else "what was predicted stands above"):
+    size = options.batch_size
+    remedy = "use device=cpu" if size == 1 else f"use batch_size={size // 2}, which is {size} now, or device=cpu"
+    stopped = ending("stopped", "no file was written" if out else "what was predicted stands above")
+    with stopped, exhaustion(options.memory_cap_gib, remedy):
         model = trained.load(file, options.device, options.memory_cap_gib, to_stderr)
         rows = _rows(options, model, _format(model, file), paths, unreadable)
         to_stderr(f"{file} (update {model.step}) on {model.device}: {len(paths):,} images")
