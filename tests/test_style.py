@@ -26,6 +26,7 @@ LAYERS = (
     ("item_format", "criterion", "attention"),
     ("tokenizer",),
     ("precision", "memory", "kernels", "parallelism", "models", "data", "losses", "metrics", "optimizers", "schedules"),
+    ("timings",),
     ("parse", "plugins", "evaluation", "notices", "plan", "device", "extend", "preparation"),
     ("rules",),
     ("report", "checkpoint_file", "executors"),

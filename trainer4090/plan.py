@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainer4090 import evaluation
+from trainer4090 import evaluation, timings
 from trainer4090 import notices as between
 from trainer4090.allocator import Allocator, Surroundings, allocator, surroundings
 from trainer4090.card import Card
@@ -23,6 +23,7 @@ from trainer4090.records import Batching, Notice, Settings, Transform, merge
 from trainer4090.registry import Registry
 from trainer4090.schedules import SCHEDULES, Horizon, Schedule
 from trainer4090.spec import Choice, RunSpec
+from trainer4090.timings import Timing
 from trainer4090.traits import DataTraits, Facts, LossTraits, ModelTraits
 
 
@@ -33,6 +34,8 @@ class Evidence:
     data: DataTraits
     model: ModelTraits
     surroundings: Surroundings = field(default_factory=surroundings)
+    timings: tuple[Timing, ...] = ()
+    """Measurements that settled keys of the spec."""
 
 
 def gather(spec: RunSpec) -> Evidence:
@@ -81,6 +84,7 @@ class Plan:
     def describe(self) -> str:
         """One line a step, each with the reason of what was chosen automatically."""
         lines = [f"plan for {self.card.device_name} ({_card_facts(self.card)})", *self._training(), *self._steps()]
+        lines += [f"  measured      {timing}" for timing in self.evidence.timings]
         lines += [f"  notice        {notice}" for notice in self.notices]
         return "\n".join(lines)
 
@@ -186,8 +190,13 @@ def make(spec: RunSpec, card: Card, evidence: Evidence) -> Plan:
         fused_optimizer=kernels.fused_optimizer or precision.loss_scale is not None,
         allocator=allocator(card, evidence.surroundings),
         settings=precision.settings + memory.settings + kernels.settings,
-        notices=(*notices, *between.whole_gradients(memory, kernels)),
+        notices=(*notices, *between.whole_gradients(memory, kernels), *timings.notices(spec, facts, notices)),
     )
+
+
+def facts_of(made: Plan) -> Facts:
+    """What the options of a plan have read."""
+    return Facts(made.card, made.batching, made.evidence.model, made.evidence.data)
 
 
 def _in_order(*transforms: Transform) -> tuple[Transform, ...]:
