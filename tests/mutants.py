@@ -61,6 +61,15 @@ MUTANTS = {
     "gradients_kept": Mutant(LOCAL, "self._optimizer.zero_grad(set_to_none=True)", "pass", TAIL),
     "unused_parameter_accepted": Mutant(
         LOCAL, "        if missing:", "        if False:", "test_parameters.py::test_an_unused_parameter_is_named"),
+    "measured_within_the_spread": Mutant(
+        "timings.py", "margin = 1 + max(candidate.spread, first.spread)", "margin = 1.0",
+        "test_timings.py::test_what_is_taken[within-the-spread]"),
+    "a_key_measured_without_those_before_it": Mutant(
+        "ablation/choosing.py", "base = timings.with_values(base, {key: found.value})", "pass",
+        "test_timings.py::test_keys_are_measured_one_after_the_other"),
+    "a_resume_measured_anew": Mutant(
+        "ablation/choosing.py", "for each in recorded if", "for each in () if",
+        "test_timings.py::test_a_run_trains_with_what_is_faster_and_a_resume_keeps_it"),
     "no_autocast": Mutant(
         BASE, "        with self.context():", "        if True:",
         "test_precision.py::test_where_each_dtype_is[bf16]"),

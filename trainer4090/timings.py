@@ -94,7 +94,7 @@ def wanted(spec: RunSpec) -> list[str]:
         f"kernels.{choice.name}.{field}"
         for choice in spec.kernels
         for field, value in asdict(choice.config).items()
-        if value == MEASURE
+        if value == MEASURE and KERNELS.get(choice.name).candidates is not None
     ]
 
 
@@ -105,7 +105,7 @@ def asked(spec: RunSpec, facts: Facts) -> dict[str, tuple[Value, ...]]:
         _, name, field = key.split(".")
         entry = KERNELS.get(name)
         config = next(choice.config for choice in spec.kernels if choice.name == name)
-        assert entry.candidates is not None, f"{key} takes the word measure and names nothing to measure"
+        assert entry.candidates is not None
         found[key] = tuple(entry.candidates(config, facts)[field])
     return found
 
@@ -123,9 +123,9 @@ def with_values(spec: RunSpec, values: Mapping[str, Value]) -> RunSpec:
 def notices(spec: RunSpec, facts: Facts, told: Sequence[Notice]) -> tuple[Notice, ...]:
     """Keys that still say `measure`, and what they are instead; those that `told` speaks of are told already."""
     found = []
-    for key, values in asked(spec, facts).items():
-        why = "nothing was timed on this card" if len(values) > 1 else "there is nothing else to take here"
-        found.append(Notice(key, MEASURE, shown(values[0]), why))
+    for key, (first, *others) in asked(spec, facts).items():
+        why = "nothing was timed on this card" if others else "there is nothing else to take here"
+        found.append(Notice(key, MEASURE, shown(first), why))
     return tuple(each for each in found if each.key not in {notice.key for notice in told})
 
 

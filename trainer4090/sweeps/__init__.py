@@ -10,7 +10,7 @@ from typing import Any, final
 
 from omegaconf import DictConfig
 
-from trainer4090 import parse, resume, run_folder, worker
+from trainer4090 import parse, resume, run_folder, timings, worker
 from trainer4090.composition import overrides, settle
 from trainer4090.disk import write_json, write_text
 from trainer4090.errors import TrainerError, exit_code_of, lines_of
@@ -21,6 +21,8 @@ from trainer4090.sweeps.child import worker as worker_of
 from trainer4090.sweeps.table import JobResult, as_jsonl, as_markdown
 
 Compose = Callable[[Sequence[str]], DictConfig]
+Settle = Callable[[Plan, Sequence[str], Child], Plan]
+"""(plan, plugins, what starts processes) -> the plan with a value in place of every `measure`."""
 
 
 def plan_of(spec: RunSpec) -> Plan:
@@ -43,9 +45,10 @@ def command(folder: Path, task: str = "train") -> list[str]:
 class Sweep:
     """The jobs of one sweep in one folder."""
 
-    def __init__(self, folder: Path, plugins: Sequence[str] = ()) -> None:
+    def __init__(self, folder: Path, settle: Settle, plugins: Sequence[str] = ()) -> None:
         """`folder` exists; a job's own folder may not. `plugins`: names on the command line, for every job."""
         self.folder = folder
+        self._settle = settle
         self._plugins = plugins
         self.rows: list[JobResult] = []
         self._child = Child()
@@ -79,12 +82,13 @@ class Sweep:
         folder = self.folder / str(job)
         try:
             spec = self._spec(folder, words, compose)
-            write_text(folder / "plan.txt", plan_of(spec).describe() + "\n")
+            self._plan(spec, folder)
         except TrainerError as error:
             code, reason = exit_code_of(error), "; ".join(map(str, error.problems))
+            status = "failed" if self.stopped_by is None else "interrupted"
             if folder.is_dir():
-                write_json(folder / "result.json", _result("failed", code, lines_of(error)))
-            return JobResult(job, words, "failed", code, reason, {})
+                write_json(folder / "result.json", _result(status, code, lines_of(error)))
+            return JobResult(job, words, status, code, reason, {})
         if spec.root.task == "plan":
             write_json(folder / "result.json", _result("ok", 0, []))
             return JobResult(job, words, "ok", 0, "", {})
@@ -99,6 +103,15 @@ class Sweep:
         write_text(folder / "spec.yaml", dump(spec))
         write_text(folder / "overrides.txt", resume.overrides_text(words))
         return spec
+
+    def _plan(self, spec: RunSpec, folder: Path) -> None:
+        """Write the plan of the job, and what was measured for it, where its process reads that."""
+        made = plan_of(spec)
+        if spec.root.task != "ablate" and timings.wanted(spec):
+            made = self._settle(made, self._plugins, self._child)
+            write_text(folder / "spec.yaml", dump(made.spec))
+            write_text(folder / timings.FILE, timings.as_text(made.evidence.timings))
+        write_text(folder / "plan.txt", made.describe() + "\n")
 
     def _row(self, job: int, words: list[str], ended: Ended, result: dict[str, Any]) -> JobResult:
         if ended.code == 0:

@@ -60,7 +60,7 @@ def run(words: Sequence[str]) -> int:
             return 0
         if file is not None:
             print(f"resume: going on from {file}", flush=True)
-        ready = replace(ready, plan=settled(ready.plan, words, timings.of_folder(folder)))
+        ready = replace(ready, plan=settled(ready.plan, words, folder))
         _save_start(ready.plan, folder, start.overrides)
         result = worker.run(ready, folder, file, stop, live=sys.stdout.isatty())
     print(summary(result, folder), flush=True)
