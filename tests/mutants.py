@@ -99,6 +99,12 @@ MUTANTS = {
     "a_captured_rate_stands_still": Mutant(
         UPDATE, "        self._rates.applied += 1\n", "",
         "test_schedules.py::test_rates_are_counted_in_updates[1-cosine-graph]"),
+    "two_jobs_of_a_sweep_on_one_card": Mutant(
+        "sweeps/cards.py", "            self._free.difference_update(places)\n", "",
+        "test_sweep_cards.py::test_two_jobs_run_at_once_and_each_sees_its_own_card"),
+    "a_job_of_a_sweep_sees_all_cards": Mutant(
+        "sweeps/cards.py", "len(self._names) > 1 and", "False and",
+        "test_sweep_cards.py::test_two_jobs_run_at_once_and_each_sees_its_own_card"),
     "a_slot_written_while_it_is_read": Mutant(
         STAGING, "            self._stream.wait_event(slot.free)\n", "",
         "test_staging.py::test_every_update_reads_its_own_batch"),

@@ -15,7 +15,8 @@ from trainer4090.errors import ConfigError, Problem, TrainerError
 from trainer4090.parse import parse
 from trainer4090.signals import handed_to
 from trainer4090.spec import RunSpec
-from trainer4090.sweeps import Settle, Sweep, plan_of
+from trainer4090.sweeps import Sweep
+from trainer4090.sweeps.job import Settle, plan_of
 from trainer4090.sweeps.launcher import launching
 
 _ENOUGH = 5
