@@ -176,6 +176,28 @@ LINES = (
     # Combinations that mean nothing.
     Line("list-for-single", "precision=[amp,bf16]", "precision", "choose one of"),
     Line("list-with-none", "memory=[none,checkpoint]", "memory", "drop none"),
+    Line(
+        "measured",
+        "kernels=fused kernels.fused.channels_last=measured",
+        "kernels.fused.channels_last",
+        "auto or measure or true or false",
+    ),
+    Line("measure-no-field", "kernels=fused kernels.fused.backend=measure", "kernels.fused.backend", "aot_eager"),
+    Line("measure-group", "kernels=measure", "kernels", "options: align, eager"),
+    Line("measure-unchosen", "kernels.sdpa.backend=measure", "kernels.sdpa.backend", "type kernels=sdpa"),
+    Line(
+        "measure-attention",
+        "kernels=sdpa kernels.sdpa.backend=fastest",
+        "kernels.sdpa.backend",
+        "auto or measure or flash or efficient",
+    ),
+    Line("measure-elsewhere", "train.micro_batch=measure", "train.micro_batch", "an integer at least 1 or null"),
+    Line(
+        "measure-in-ablation",
+        "ablate kernels=fused kernels.fused.mode=measure",
+        "kernels.fused.mode",
+        "give it a value, or each value a row in ablate.rows",
+    ),
     Line("list-with-eager", "kernels=[eager,fused]", "kernels", "drop eager"),
     Line("list-with-auto", "metrics=[auto,top5]", "metrics", "drop auto"),
     Line("metric-twice", "metrics=[topk,top5]", "metrics", "measure it once"),

@@ -61,6 +61,15 @@ MUTANTS = {
     "gradients_kept": Mutant(LOCAL, "self._optimizer.zero_grad(set_to_none=True)", "pass", TAIL),
     "unused_parameter_accepted": Mutant(
         LOCAL, "        if missing:", "        if False:", "test_parameters.py::test_an_unused_parameter_is_named"),
+    "measured_within_the_spread": Mutant(
+        "timings.py", "margin = 1 + max(candidate.spread, first.spread)", "margin = 1.0",
+        "test_timings.py::test_what_is_taken[within-the-spread]"),
+    "a_key_measured_without_those_before_it": Mutant(
+        "ablation/choosing.py", "base = timings.with_values(base, {key: found.value})", "pass",
+        "test_timings.py::test_keys_are_measured_one_after_the_other"),
+    "a_resume_measured_anew": Mutant(
+        "ablation/choosing.py", "for each in recorded if", "for each in () if",
+        "test_timings.py::test_a_run_trains_with_what_is_faster_and_a_resume_keeps_it"),
     "no_autocast": Mutant(
         BASE, "        with self.context():", "        if True:",
         "test_precision.py::test_where_each_dtype_is[bf16]"),
@@ -90,6 +99,12 @@ MUTANTS = {
     "a_captured_rate_stands_still": Mutant(
         UPDATE, "        self._rates.applied += 1\n", "",
         "test_schedules.py::test_rates_are_counted_in_updates[1-cosine-graph]"),
+    "two_jobs_of_a_sweep_on_one_card": Mutant(
+        "sweeps/cards.py", "            self._free.difference_update(places)\n", "",
+        "test_sweep_cards.py::test_two_jobs_run_at_once_and_each_sees_its_own_card"),
+    "a_job_of_a_sweep_sees_all_cards": Mutant(
+        "sweeps/cards.py", "len(self._names) > 1 and", "False and",
+        "test_sweep_cards.py::test_two_jobs_run_at_once_and_each_sees_its_own_card"),
     "a_slot_written_while_it_is_read": Mutant(
         STAGING, "            self._stream.wait_event(slot.free)\n", "",
         "test_staging.py::test_every_update_reads_its_own_batch"),

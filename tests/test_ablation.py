@@ -258,7 +258,7 @@ def test_the_picture_and_the_board(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_ablation_is_a_job_of_a_sweep() -> None:
     """Verb and task are one: it may be swept, and its job is an ablation."""
-    from trainer4090.sweeps import command
+    from trainer4090.sweeps.job import command
 
     assert "trainer4090.ablation" in command(Path("folder"), "ablate")
     assert "trainer4090.worker" in command(Path("folder"), "train")

@@ -65,7 +65,7 @@ def test_a_sweep_hands_it_to_its_jobs(capsys: pytest.CaptureFixture[str]) -> Non
 def test_a_job_refuses_other_code_than_the_sweep_was_checked_with(mine: Path) -> None:
     assert main([*RUN]) == 0
     mine.write_text(f"{SOUND}\n# changed\n")
-    from trainer4090.sweeps import command as job_command
+    from trainer4090.sweeps.job import command as job_command
 
     for names, text in ((["./mine.py"], "sha256"), ([], "type it again: plugin=./mine.py")):
         with pytest.MonkeyPatch.context() as patch:

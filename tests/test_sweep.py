@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 from conftest import python_path
 
-from trainer4090 import checkpoint_file, sweeps
+from trainer4090 import checkpoint_file
 from trainer4090.__main__ import main
+from trainer4090.sweeps import job as sweep_job
 from trainer4090.sweeps.table import JobResult, as_markdown
 
 TINY = ("train.steps=3", "train.epochs=null", "model=mlp", "model.hidden=[8]", "device=cpu", "run.dir=sweep")
@@ -71,7 +72,7 @@ def fake_jobs(monkeypatch: pytest.MonkeyPatch, *scripts: str) -> None:
         code = f"{prelude}os.chdir({str(folder)!r})\n{scripts[int(folder.name)]}"
         return [sys.executable, "-c", code]
 
-    monkeypatch.setattr(sweeps, "command", command)
+    monkeypatch.setattr(sweep_job, "command", command)
 
 
 def test_no_end_of_a_job_ends_the_others(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -184,7 +185,7 @@ def test_folders_have_names_of_their_own(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_planning_jobs_start_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweeps, "command", lambda folder, task: ["false"])
+    monkeypatch.setattr(sweep_job, "command", lambda folder, task: ["false"])
     words = [word for word in TINY if not word.startswith("device")]
     assert main(["plan", "-m", "card=rtx4090,cpu", *words]) == 0
     assert statuses() == ["ok", "ok"]

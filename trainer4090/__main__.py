@@ -73,8 +73,9 @@ def dispatch(words: list[str]) -> int:
     overrides = [settled(word) for word in line.words] + ([] if line.verb == "train" else [f"task={line.verb}"])
     if line.multirun:
         from trainer4090.sweeps.multirun import multirun
+        from trainer4090.verbs.settling import settle
 
-        return multirun(overrides)
+        return multirun(overrides, settle)
     if line.show:
         return _show(overrides)
     task = next(

@@ -45,6 +45,14 @@ def choose(device: str, wanted: Card | None) -> Choice:
     return Choice(wanted, choice.uuid, choice.reason)
 
 
+def word_of(choice: Choice) -> str:
+    """What `device=` has to say for exactly this device, where `auto` may take another one by now."""
+    if choice.uuid is None:
+        return "cpu"
+    in_order = sorted(visible(cards.present_gpus()), key=lambda gpu: gpu.index)
+    return f"cuda:{[gpu.uuid for gpu in in_order].index(choice.uuid)}"
+
+
 def known_cards() -> list[Card]:
     """All cards that the group `card` describes."""
     return [cards.load(path) for name, path in paths.options("card").items() if name != "auto"]

@@ -10,6 +10,20 @@ from trainer4090.spec import RunSpec
 from trainer4090.traits import ModelTraits
 
 
+def of_all(
+    spec: RunSpec,
+    batching: Batching,
+    horizon: Horizon,
+    schedule: Schedule,
+    model: ModelTraits,
+    memory: Memory,
+    kernels: Kernels,
+) -> tuple[Notice, ...]:
+    """All of them."""
+    about_length = early_end(spec, schedule, horizon)
+    return (*batch_norm(batching, model), *about_length, *whole_gradients(memory, kernels))
+
+
 def batch_norm(batching: Batching, model: ModelTraits) -> tuple[Notice, ...]:
     """BatchNorm sees micro-batches."""
     if not model.batch_norm or batching.accumulation <= 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainer4090 import evaluation
+from trainer4090 import described, evaluation, timings
 from trainer4090 import notices as between
 from trainer4090.allocator import Allocator, Surroundings, allocator, surroundings
 from trainer4090.card import Card
@@ -24,6 +24,7 @@ from trainer4090.records import Batching, Notice, Settings, Transform, merge
 from trainer4090.registry import Registry
 from trainer4090.schedules import SCHEDULES, Horizon, Schedule
 from trainer4090.spec import Choice, RunSpec
+from trainer4090.timings import Timing
 from trainer4090.traits import DataTraits, Facts, LossTraits, ModelTraits
 
 
@@ -34,6 +35,8 @@ class Evidence:
     data: DataTraits
     model: ModelTraits
     surroundings: Surroundings = field(default_factory=surroundings)
+    timings: tuple[Timing, ...] = ()
+    """Measurements that settled keys of the spec."""
 
 
 def gather(spec: RunSpec) -> Evidence:
@@ -82,73 +85,7 @@ class Plan:
 
     def describe(self) -> str:
         """One line a step, each with the reason of what was chosen automatically."""
-        lines = [f"plan for {self.card.device_name} ({_card_facts(self.card)})", *self._training(), *self._steps()]
-        lines += [f"  notice        {notice}" for notice in self.notices]
-        return "\n".join(lines)
-
-    def _training(self) -> list[str]:
-        spec, batching, data = self.spec, self.batching, self.evidence.data
-        unit = {"images": "images", "tokens": "sequences"}.get(data.kind, "samples")
-        item = "x".join(str(size) for size in data.item_shape)
-        micro = (
-            f"{batching.micro_batch} micro-batch x {batching.accumulation} accumulation x {batching.data_ranks} card"
-        )
-        return [
-            f"  length        {self.horizon.total} updates, {self.horizon.per_epoch} an epoch",
-            f"  batch         {batching.batch_size} = {micro}",
-            f"  data          {spec.data.name}: {data.num_train:,} training {unit} of {item}, "
-            f"{data.num_evaluation:,} held out, {data.num_classes} classes{_aside(data.description)}",
-            f"  model         {spec.model.name}{self._start()}",
-            f"  precision     {spec.precision.name}: matrix products in {self._arithmetic()}{self._scale()}",
-            f"  memory        {', '.join(choice.name for choice in spec.memory)}",
-            f"  kernels       {', '.join(choice.name for choice in spec.kernels)}{self._attention()}",
-            f"  parallelism   {spec.parallelism.name}: {self.parallelism.executor} executor",
-            f"  evaluation    {self.evaluation.describe()}",
-            *([f"  allocator     {self.allocator.label}"] if self.allocator.label else []),
-            *([f"  memory cap    {self.memory_cap.label}"] if self.memory_cap.label else []),
-        ]
-
-    def _start(self) -> str:
-        start = self.spec.start
-        weights = "" if start.weights is None else f", weights of {start.weights}"
-        return weights + (f", frozen: {', '.join(start.freeze)}" if start.freeze else "")
-
-    def _arithmetic(self) -> str:
-        summed = "" if self.precision.accumulation == "float32" else f", summed in {self.precision.accumulation}"
-        return f"{self.precision.arithmetic}{summed}"
-
-    def _attention(self) -> str:
-        backend = self.kernels.attention
-        return "" if backend is None else f": attention by {'torch' if backend == 'auto' else backend + ' alone'}"
-
-    def _scale(self) -> str:
-        scale = self.precision.loss_scale
-        return "" if scale is None else f", loss scaled by {scale.initial:g} at first"
-
-    def _steps(self) -> list[str]:
-        steps = [f"{transform.stage.name}: {transform.label}" for transform in self.transforms]
-        steps += [f"FORWARD: {around.label}" for around in self.memory.contexts]
-        kind = "fused" if self.fused_optimizer else "torch's default"
-        reason = ""
-        if self.fused_optimizer and not self.kernels.fused_optimizer:
-            reason = " (fp16 skips an overflowed update on the device, without a synchronisation)"
-        schedule = self.spec.schedule.name
-        decay = self.spec.rates.layer_decay
-        layers = "" if decay is None else f", each block {decay:g} times the rate of the next"
-        steps.append(
-            f"OPTIMIZER: {self.spec.optimizer.name}, {kind} kernels{reason}, schedule {schedule}{layers}"
-            f"{self._stepping()}"
-        )
-        if self.kernels.graph and self.card.device == "cuda":
-            steps.append("CAPTURE: the whole update as one CUDA graph, once for every shape of a whole batch")
-        if self.spec.ema.decay is not None:
-            steps.append(f"EMA: parameters averaged with decay {self.spec.ema.decay:g}, evaluated and saved")
-        return [f"  step {number}        {step}" for number, step in enumerate(steps, start=1)]
-
-    def _stepping(self) -> str:
-        low_bit = self.memory.low_bit
-        where = ", each parameter inside backward" if self.memory.step_in_backward else ""
-        return where + ("" if low_bit is None else f", states of {low_bit.min_elements} values or more in 8 bits")
+        return "\n".join(described.lines(self))
 
 
 def make(spec: RunSpec, card: Card, evidence: Evidence) -> Plan:
@@ -165,10 +102,10 @@ def make(spec: RunSpec, card: Card, evidence: Evidence) -> Plan:
     kernels = merge("kernels", _records(KERNELS, spec.kernels, facts), problems)
     loss = _loss_traits(spec, evidence.data)
     evaluated = evaluation.make(spec, evidence.data, loss, problems)
-    if problems:
-        raise ConfigError(*problems)
+    _refuse(problems)
     schedule = SCHEDULES.get(spec.schedule.name).build(spec.schedule.config)
-    notices = _notices(cap, evidence.data, precision, memory, kernels) + between.batch_norm(batching, evidence.model)
+    notices = _notices(cap, evidence.data, precision, memory, kernels)
+    notices += between.of_all(spec, batching, horizon, schedule, evidence.model, memory, kernels)
     return Plan(
         spec=spec,
         card=card,
@@ -189,12 +126,22 @@ def make(spec: RunSpec, card: Card, evidence: Evidence) -> Plan:
         allocator=allocator(card, evidence.surroundings),
         memory_cap=cap,
         settings=precision.settings + memory.settings + kernels.settings,
-        notices=notices + between.early_end(spec, schedule, horizon) + between.whole_gradients(memory, kernels),
+        notices=notices + timings.notices(spec, facts, notices),
     )
+
+
+def _refuse(problems: list[Problem]) -> None:
+    if problems:
+        raise ConfigError(*problems)
 
 
 def _notices(*records: MemoryCap | DataTraits | Precision | Memory | Kernels) -> tuple[Notice, ...]:
     return tuple(notice for record in records for notice in record.notices)
+
+
+def facts_of(made: Plan) -> Facts:
+    """What the options of a plan have read."""
+    return Facts(made.card, made.batching, made.evidence.model, made.evidence.data)
 
 
 def _in_order(*transforms: Transform) -> tuple[Transform, ...]:
@@ -227,12 +174,3 @@ def horizon_of(spec: RunSpec, data: DataTraits) -> Horizon:
     per_epoch = max(1, -(-data.num_train // spec.train.batch_size))
     total = spec.train.steps if spec.train.steps is not None else (spec.train.epochs or 0) * per_epoch
     return Horizon(total=total, per_epoch=per_epoch)
-
-
-def _card_facts(card: Card) -> str:
-    memory = "" if card.memory_mib is None else f"{card.memory_mib:,} MiB, "
-    return f"{memory}{card.source}"
-
-
-def _aside(text: str) -> str:
-    return f" ({text})" if text else ""

@@ -40,6 +40,8 @@ class Entry(Generic[Built]):
     module: str
     derive: Callable[..., Any] | None = None
     """(config, data traits) -> the traits of a plugin's model that states none: it is built and looked at."""
+    candidates: Callable[..., Mapping[str, tuple[Any, ...]]] | None = None
+    """(config, facts) -> for each field that takes `measure` the values there are, the one of `auto` first."""
 
     @property
     def help(self) -> str:
@@ -58,7 +60,11 @@ class Registry(Generic[Built]):
         self._loaded = False
 
     def register(
-        self, name: str, config: type, traits: Callable[..., Any] | None = None
+        self,
+        name: str,
+        config: type,
+        traits: Callable[..., Any] | None = None,
+        candidates: Callable[..., Mapping[str, tuple[Any, ...]]] | None = None,
     ) -> Callable[[Callable[..., Built]], Callable[..., Built]]:
         """Decorator that adds a builder under `name`.
 
@@ -74,7 +80,7 @@ class Registry(Generic[Built]):
             if not (build.__doc__ or "").strip():
                 remedy = f'write """What it is.""" below def {build.__name__}: the first line is the help text'
                 raise ContractError(f"{self.group}={name} has no docstring", remedy)
-            self._entries[name] = Entry(name, config, build, traits, build.__module__)
+            self._entries[name] = Entry(name, config, build, traits, build.__module__, candidates=candidates)
             return build
 
         return add

@@ -85,6 +85,12 @@ def while_measuring(number: int) -> InterruptedRunError:
     return InterruptedRunError(number, Problem(_name(number), "stopped while it was measured", "it is measured anew"))
 
 
+def while_choosing(number: int, key: str) -> InterruptedRunError:
+    """The error of a run that a signal ended while a key of its plan was measured."""
+    given, remedy = f"stopped while {key} was measured", "nothing is kept, the same command starts again"
+    return InterruptedRunError(number, Problem(_name(number), given, remedy))
+
+
 def after_update(number: int, step: int, folder: object) -> InterruptedRunError:
     """The error of a run that a signal ended when update `step` was saved in `folder`."""
     given, remedy = f"stopped after update {step}, which is saved", f"resume={folder} goes on"

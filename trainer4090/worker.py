@@ -8,11 +8,11 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trainer4090 import device, parse, plan, rules, run_folder
+from trainer4090 import device, parse, plan, rules, run_folder, timings
 from trainer4090.disk import append_text, write_json
 from trainer4090.errors import exit_code_of, lines_of
 from trainer4090.failure import translated
@@ -24,6 +24,7 @@ from trainer4090.report.environment import environment
 from trainer4090.session import Session
 from trainer4090.signals import StopRequest
 from trainer4090.spec import RunSpec
+from trainer4090.timings import Timing
 
 
 @dataclass(frozen=True)
@@ -34,14 +35,16 @@ class Ready:
     device: device.Choice
 
 
-def prepare(spec: RunSpec) -> Ready:
+def prepare(spec: RunSpec, measured: tuple[Timing, ...] = ()) -> Ready:
     """Choose the device, make the plan, and check it. Imports no torch and writes nothing.
+
+    `measured`: what settled keys of the spec.
 
     Raises:
         TrainerError: the spec cannot be run here.
     """
     chosen = device.choose(spec.root.device, spec.card)
-    made = plan.make(spec, chosen.card, plan.gather(spec))
+    made = plan.make(spec, chosen.card, replace(plan.gather(spec), timings=measured))
     rules.check(made)
     return Ready(made, chosen)
 
@@ -106,7 +109,7 @@ def main(folder: Path, parent: int, plugins: Sequence[str] = ()) -> int:
         end_with_parent(parent)
         with run_folder.locked(folder):
             load(plugins)
-            ready = prepare(parse.load(folder / "spec.yaml"))
+            ready = prepare(parse.load(folder / "spec.yaml"), timings.of_folder(folder))
             write_json(folder / "env.json", environment())
             run(ready, folder, resume_from=None, stop=stop, live=False)
     except Exception as caught:

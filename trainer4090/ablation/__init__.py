@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer4090 import paths, resume, worker
+from trainer4090 import paths, resume, timings, worker
 from trainer4090.ablation import board, chart, table
 from trainer4090.ablation.line import Beside, Line, line_of
 from trainer4090.ablation.measure import Measuring
@@ -52,6 +52,10 @@ def make(words: Sequence[str]) -> Ablation:
     words = resume.joined((), words)
     spec = parse(compose(words).tree)
     rows = rows_of(spec, lambda row: _composed(words, row))
+    open_keys = dict.fromkeys(key for row in rows for key in timings.wanted(row.spec))
+    if open_keys:
+        remedy = "the rows of an ablation are what is measured: give it a value, or each value a row in ablate.rows"
+        raise ConfigError(*(Problem(key, timings.MEASURE, remedy) for key in open_keys))
     plans = {}
     for row in rows:
         try:

@@ -28,14 +28,26 @@ command = child.worker
 class Measuring:
     """Measures rows in a folder that the caller has locked."""
 
-    def __init__(self, folder: Path, rows: Sequence[Row], repeats: int, plugins: Sequence[str]) -> None:
-        """What an earlier start has measured of these rows there counts."""
+    def __init__(
+        self,
+        folder: Path,
+        rows: Sequence[Row],
+        repeats: int,
+        plugins: Sequence[str],
+        child: Child | None = None,
+        compared: bool = True,
+    ) -> None:
+        """What an earlier start has measured of these rows there counts.
+
+        `child`: starts the processes, where somebody else passes signals on. `compared`: the losses of the rows are
+        compared with those of yardsticks, which are measured too.
+        """
         self._folder = folder
         self._rows = list(rows)
         self._repeats = repeats
         self._plugins = list(plugins)
-        self._child = Child()
-        self.yardsticks = {row.digest: yardsticks_of(row, rows) for row in rows}
+        self._child = child or Child()
+        self.yardsticks = {row.digest: yardsticks_of(row, rows) for row in (rows if compared else ())}
         """Digest of a row -> the rows whose losses it is compared with."""
         known = {row.digest for row in (*rows, *self._others())}
         earlier = record.load(folder / JSONL)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from trainer4090.records import ForwardContext, Notice, Settings, Transform
 from trainer4090.registry import Registry
+
+Measure = Literal["measure"]
+"""Word of a field for the fastest of the values that its option's `candidates` names; see `timings`."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from trainer4090.attention import allowed_backends
 from trainer4090.errors import MachineError, Problem
-from trainer4090.kernels import KERNELS, Kernels
+from trainer4090.kernels import KERNELS, Kernels, Measure
 from trainer4090.records import Notice, Parts, Settings, Site, Stage, Transform
 from trainer4090.schema import Auto
 from trainer4090.traits import Facts
@@ -32,16 +32,29 @@ class Config:
 
     compile: bool = True
     backend: Literal["inductor", "aot_eager"] = "inductor"
-    mode: Mode = "default"
+    mode: Mode | Measure = "default"
     optimizer: bool = True
-    channels_last: Auto | bool = "auto"
-    cudnn_benchmark: Auto | bool = "auto"
+    channels_last: Auto | Measure | bool = "auto"
+    cudnn_benchmark: Auto | Measure | bool = "auto"
 
 
-@KERNELS.register("fused", Config)
+def candidates(config: Config, facts: Facts) -> dict[str, tuple[Any, ...]]:
+    """Values to time for each field, what it is without a measurement first; one alone where it changes nothing."""
+    images, on_gpu = facts.data.kind == "images", facts.card.device == "cuda"
+    stated = facts.model.channels_last and images
+    graphs: tuple[Mode, ...] = ("reduce-overhead",) if on_gpu else ()
+    modes: tuple[Mode, ...] = ("default", *graphs, "max-autotune-no-cudagraphs")
+    return {
+        "mode": modes if config.compile and config.backend == "inductor" else ("default",),
+        "channels_last": (stated, not stated) if images else (False,),
+        "cudnn_benchmark": (True, False) if images and on_gpu else (images,),
+    }
+
+
+@KERNELS.register("fused", Config, candidates=candidates)
 def fused(config: Config, facts: Facts) -> Kernels:
     """Compile the model, fuse the optimizer, and lay images out channels_last where the model gains from it."""
-    channels_last = facts.model.channels_last if config.channels_last == "auto" else config.channels_last
+    channels_last = config.channels_last if isinstance(config.channels_last, bool) else facts.model.channels_last
     mode, notices = _mode(config, facts)
     if channels_last and facts.data.kind != "images":
         channels_last = False
@@ -55,7 +68,7 @@ def fused(config: Config, facts: Facts) -> Kernels:
         label = f"compile with {config.backend}" + ("" if mode == "default" else f", mode {mode}")
         transforms.append(Transform(Stage.COMPILE, label, compiled))
     graphs = config.compile and mode in WITHOUT_GRAPHS
-    benchmark = facts.data.kind == "images" if config.cudnn_benchmark == "auto" else config.cudnn_benchmark
+    benchmark = config.cudnn_benchmark if isinstance(config.cudnn_benchmark, bool) else facts.data.kind == "images"
     return Kernels(
         compile_backend=config.backend if config.compile else None,
         compile_function=partial(compile_function, backend=config.backend, mode=mode) if config.compile else None,
@@ -70,7 +83,7 @@ def fused(config: Config, facts: Facts) -> Kernels:
 
 def _mode(config: Config, facts: Facts) -> tuple[Mode, tuple[Notice, ...]]:
     """The mode that can be had here, and a notice where it is another than was asked for."""
-    mode = config.mode
+    mode: Mode = "default" if config.mode == "measure" else config.mode
     if mode == "default" or not config.compile:
         return mode, ()
     key = "kernels.fused.mode"

@@ -1,115 +1,109 @@
-"""Sweeps: one fresh process a job, and a table that is up to date after every one of them."""
+"""Sweeps: one fresh process a job, as many at once as there are cards, and a table that is true after every job."""
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, final
+from threading import Lock
+from typing import final
 
-from omegaconf import DictConfig
-
-from trainer4090 import parse, resume, run_folder, worker
-from trainer4090.composition import overrides, settle
-from trainer4090.disk import write_json, write_text
-from trainer4090.errors import TrainerError, exit_code_of, lines_of
-from trainer4090.plan import Plan
-from trainer4090.spec import RunSpec, dump
-from trainer4090.sweeps.child import Child, Ended, result_of
-from trainer4090.sweeps.child import worker as worker_of
+from trainer4090 import card, device
+from trainer4090.disk import write_text
+from trainer4090.errors import TrainerError
+from trainer4090.spec import RunSpec
+from trainer4090.sweeps.cards import Cards
+from trainer4090.sweeps.job import Compose, Job, Settle
 from trainer4090.sweeps.table import JobResult, as_jsonl, as_markdown
 
-Compose = Callable[[Sequence[str]], DictConfig]
-
-
-def plan_of(spec: RunSpec) -> Plan:
-    """The checked plan of a job: on a card by name for `task=plan`, else on a device of this machine.
-
-    Raises:
-        TrainerError: the job cannot be run.
-    """
-    return worker.planned(spec) if spec.root.task == "plan" else worker.prepare(spec).plan
-
-
-def command(folder: Path, task: str = "train") -> list[str]:
-    """What starts the process of a job from what is saved in its folder."""
-    if task == "ablate":
-        return [sys.executable, "-m", "trainer4090.ablation", str(folder), str(os.getpid())]
-    return worker_of(folder)
+NUM_CARDS = 1
+"""Of a job."""
 
 
 @final
 class Sweep:
     """The jobs of one sweep in one folder."""
 
-    def __init__(self, folder: Path, plugins: Sequence[str] = ()) -> None:
+    def __init__(self, folder: Path, settle: Settle, plugins: Sequence[str] = ()) -> None:
         """`folder` exists; a job's own folder may not. `plugins`: names on the command line, for every job."""
         self.folder = folder
+        self.stopped_by: int | None = None
+        """Number of the signal that ends the sweep."""
+        self._settle = settle
         self._plugins = plugins
-        self.rows: list[JobResult] = []
-        self._child = Child()
+        self._cards = Cards(device.visible(card.present_gpus()))
+        self._jobs: list[Job] = []
+        """Those that have begun."""
+        self._rows: dict[int, JobResult] = {}
+        self._writing = Lock()
 
     @property
-    def stopped_by(self) -> int | None:
-        """Number of the signal that ends the sweep."""
-        return self._child.stopped_by
+    def rows(self) -> list[JobResult]:
+        """Of the jobs that have ended, in the order of the jobs."""
+        return [row for _, row in sorted(self._rows.items())]
 
     def interrupt(self, number: int) -> None:
-        """Pass a signal on to the running job, which saves and ends; start no other. A second one ends it at once."""
-        self._child.interrupt(number)
+        """Pass a signal on to the running jobs, which save and end; start no other. A second one ends them at once."""
+        self.stopped_by = number
+        for job in tuple(self._jobs):
+            job.child.interrupt(number)
 
-    def run(self, job: int, words: list[str], compose: Compose) -> JobResult:
-        """Run one job to its end, however it ends, and write its row."""
-        text = " ".join(words)
+    def run(self, jobs: Sequence[tuple[int, Sequence[str]]], compose: Compose) -> list[JobResult]:
+        """Run jobs, given by number and words, to their ends, however they end; their rows.
+
+        They are read and get their cards here, one after the other. A thread then waits for the process of each.
+        """
+        with ThreadPoolExecutor(self._cards.most_jobs) as pool:
+            waiting: list[Future[None]] = []
+            for number, words in jobs:
+                job = Job(number, words, self.folder / str(number), self._settle, self._plugins)
+                waiting += self._begun(job, compose, pool)
+        for ended in waiting:
+            ended.result()
+        return [self._rows[number] for number, _ in jobs]
+
+    def _begun(self, job: Job, compose: Compose, pool: ThreadPoolExecutor) -> list[Future[None]]:
+        """The end of the job's process, when it has one."""
         if self.stopped_by is not None:
-            row = JobResult(job, words, "interrupted", 128 + self.stopped_by, "not started: the sweep was stopped", {})
-        else:
-            print(f"[job {job}] {text}", flush=True)
-            row = self._run(job, words, compose)
-        self.rows.append(row)
-        write_text(self.folder / "sweep.jsonl", as_jsonl(self.rows))
-        write_text(self.folder / "sweep.md", as_markdown(self.rows))
-        print(f"[job {job}] {row.status}{row.summary}", flush=True)
-        if row.status != "ok":
-            print(f"trainer4090: job {job} ({text}) {row.status}: {row.reason}", file=sys.stderr, flush=True)
-        return row
-
-    def _run(self, job: int, words: list[str], compose: Compose) -> JobResult:
-        folder = self.folder / str(job)
+            self._record(job, job.not_started(self.stopped_by))
+            return []
         try:
-            spec = self._spec(folder, words, compose)
-            write_text(folder / "plan.txt", plan_of(spec).describe() + "\n")
+            spec = job.read(compose)
         except TrainerError as error:
-            code, reason = exit_code_of(error), "; ".join(map(str, error.problems))
-            if folder.is_dir():
-                write_json(folder / "result.json", _result("failed", code, lines_of(error)))
-            return JobResult(job, words, "failed", code, reason, {})
-        if spec.root.task == "plan":
-            write_json(folder / "result.json", _result("ok", 0, []))
-            return JobResult(job, words, "ok", 0, "", {})
-        ended = self._child.run([*command(folder, spec.root.task), *self._plugins], folder)
-        return self._row(job, words, ended, result_of(folder))
+            print(f"[job {job.number}] {job}", flush=True)
+            self._record(job, job.refused(error))
+            return []
+        places = self._cards.take(spec.root.device, NUM_CARDS)
+        self._jobs.append(job)
+        if self.stopped_by is not None:  # while it waited for a card
+            self._cards.give(places)
+            self._record(job, job.not_started(self.stopped_by))
+            return []
+        on = self._cards.names(places)
+        print(f"[job {job.number}] {job}{on and f' on {on}'}", flush=True)
+        with self._cards.only(spec.root.device, places) as environment:
+            row = job.prepare(spec)
+        if row is None:
+            return [pool.submit(self._train, job, spec, places, environment)]
+        self._cards.give(places)
+        self._record(job, row)
+        return []
 
-    def _spec(self, folder: Path, words: list[str], compose: Compose) -> RunSpec:
-        """The job's spec, saved in its new folder with the words that made it."""
-        placed = [*words, overrides.text_override("run.dir", str(folder))]
-        spec = parse.parse(settle(compose(placed)).tree)
-        run_folder.claim(folder)
-        write_text(folder / "spec.yaml", dump(spec))
-        write_text(folder / "overrides.txt", resume.overrides_text(words))
-        return spec
+    def _train(self, job: Job, spec: RunSpec, places: Sequence[str], environment: Mapping[str, str]) -> None:
+        try:
+            row = job.train(spec, environment)
+        finally:
+            self._cards.give(places)
+        self._record(job, row)
 
-    def _row(self, job: int, words: list[str], ended: Ended, result: dict[str, Any]) -> JobResult:
-        if ended.code == 0:
-            return JobResult(job, words, "ok", 0, "", result)
-        if self.stopped_by is not None and not result:
-            # The process had not got as far as to handle a signal, or a second one ended it.
-            return JobResult(job, words, "interrupted", 128 + self.stopped_by, "stopped, and nothing was saved", result)
-        status = "killed" if ended.code < 0 else result.get("status", "failed")
-        return JobResult(job, words, status, ended.exit_code, ended.reason, result)
-
-
-def _result(status: str, code: int, problems: list[str]) -> dict[str, Any]:
-    """Content of `result.json` of a job that had no process."""
-    return {"status": status, "exit_code": code, "steps": 0, "eval": {}} | ({"problems": problems} if problems else {})
+    def _record(self, job: Job, row: JobResult) -> None:
+        """Write the row, and say it."""
+        with self._writing:
+            self._rows[job.number] = row
+            write_text(self.folder / "sweep.jsonl", as_jsonl(self.rows))
+            write_text(self.folder / "sweep.md", as_markdown(self.rows))
+            print(f"[job {job.number}] {row.status}{row.summary}", flush=True)
+            if row.status != "ok":
+                says = f"trainer4090: job {job.number} ({job}) {row.status}: {row.reason}"
+                print(says, file=sys.stderr, flush=True)

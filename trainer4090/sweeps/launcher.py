@@ -37,7 +37,7 @@ def launching(sweep: Sweep) -> Iterator[None]:
 
 
 class SweepLauncher(Launcher):
-    """Runs the jobs one after the other; a job that fails or is killed leaves the others alone."""
+    """Gives the jobs to the running sweep; one that fails or is killed leaves the others alone."""
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         """Keep what composing the jobs needs."""
@@ -46,12 +46,10 @@ class SweepLauncher(Launcher):
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         """Run the jobs of one batch. A job that did not end well returns None: raising would end the sweep."""
-        returns = []
-        for index, overrides in enumerate(job_overrides, start=initial_job_idx):
-            row = _running[-1].run(index, list(overrides), self._compose)
-            returned = JobReturn(overrides=list(overrides), status=JobStatus.COMPLETED)
+        rows = _running[-1].run(list(enumerate(job_overrides, start=initial_job_idx)), self._compose)
+        returns = [JobReturn(overrides=row.overrides, status=JobStatus.COMPLETED) for row in rows]
+        for returned, row in zip(returns, rows, strict=True):
             returned.return_value = row.objective
-            returns.append(returned)
         return returns
 
     def _compose(self, overrides: Sequence[str]) -> DictConfig:

@@ -15,14 +15,15 @@ from trainer4090.errors import ConfigError, Problem, TrainerError
 from trainer4090.parse import parse
 from trainer4090.signals import handed_to
 from trainer4090.spec import RunSpec
-from trainer4090.sweeps import Sweep, plan_of
+from trainer4090.sweeps import Sweep
+from trainer4090.sweeps.job import Settle, plan_of
 from trainer4090.sweeps.launcher import launching
 
 _ENOUGH = 5
 """Problems after which no more jobs are read, and jobs read for more problems: a hundred take half a minute."""
 
 
-def multirun(words: Sequence[str]) -> int:
+def multirun(words: Sequence[str], settle: Settle) -> int:
     """Run every combination of the swept `words`; 0 when all jobs ended well, 1, or 130/143 after a signal.
 
     A job that cannot be read ends the sweep before it starts; one that a rule refuses becomes a failed row.
@@ -37,7 +38,7 @@ def multirun(words: Sequence[str]) -> int:
     folder = run_folder.fresh(specs[0].run, "sweep-")
     run_folder.claim(folder)
     run_folder.point_latest(folder)
-    current = Sweep(folder.resolve(), plugin_words.split(words)[0])
+    current = Sweep(folder.resolve(), settle, plugin_words.split(words)[0])
     with launching(current), handed_to(current.interrupt):
         sweep_with([*_deferred(swept), overrides.text_override("hydra.sweep.dir", str(folder.resolve()))])
     failed = sum(row.status != "ok" for row in current.rows)

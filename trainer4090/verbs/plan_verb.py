@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from trainer4090 import worker
 from trainer4090.composition import compose
 from trainer4090.parse import parse
+from trainer4090.verbs.settling import settled
 
 
 def run(words: Sequence[str]) -> int:
@@ -15,5 +16,5 @@ def run(words: Sequence[str]) -> int:
     Raises:
         TrainerError: no such run is possible.
     """
-    print(worker.planned(parse(compose(words).tree)).describe())
+    print(settled(worker.planned(parse(compose(words).tree)), words).describe())
     return 0

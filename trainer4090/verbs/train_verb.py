@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trainer4090 import checkpoint_file, resume, run_folder, worker
+from trainer4090 import checkpoint_file, resume, run_folder, timings, worker
 from trainer4090.composition import compose
 from trainer4090.disk import write_json, write_text
 from trainer4090.finetune.start import require_start
@@ -18,6 +18,7 @@ from trainer4090.plan import Plan
 from trainer4090.report.environment import environment
 from trainer4090.signals import StopRequest
 from trainer4090.spec import RunSpec, dump
+from trainer4090.verbs.settling import settled
 
 _WHEREABOUTS = ("resume", "run.dir", "run.name", "recipe", "data", "model")
 """Keys that decide where a run lies; its name comes from the last three unless it is given."""
@@ -59,6 +60,7 @@ def run(words: Sequence[str]) -> int:
             return 0
         if file is not None:
             print(f"resume: going on from {file}", flush=True)
+        ready = replace(ready, plan=settled(ready.plan, words, folder))
         _save_start(ready.plan, folder, start.overrides)
         result = worker.run(ready, folder, file, stop, live=sys.stdout.isatty())
     print(summary(result, folder), flush=True)
@@ -109,12 +111,15 @@ def _end_of(plan: Plan, folder: Path, file: Path) -> str | None:
 
 def _save_start(plan: Plan, folder: Path, overrides: Sequence[str]) -> None:
     run_folder.remove_remnants(folder)
-    (folder / "result.json").unlink(missing_ok=True)  # of an earlier start: this one has no result yet
+    for name in ("result.json", timings.FILE):  # of an earlier start: this one has no result yet
+        (folder / name).unlink(missing_ok=True)
     texts = {
         "spec.yaml": dump(plan.spec),
         "overrides.txt": resume.overrides_text(overrides),
         "plan.txt": f"{plan.describe()}\n",
     }
+    if plan.evidence.timings:
+        texts[timings.FILE] = timings.as_text(plan.evidence.timings)
     for name, text in texts.items():
         write_text(folder / name, text)
     write_json(folder / "env.json", environment())
