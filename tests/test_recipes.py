@@ -162,6 +162,8 @@ OTHER: dict[str, tuple[Any, Any]] = {
     "resume": ("auto", "last"),
     "device": ("cpu", "cuda"),
     "cards": (1, 2),
+    "launch.stall_s": (5.0, 6.0),
+    "launch.slow_s": (5.0, 6.0),
     "debug": (True, False),
     "run.name": ("one", "other"),
     "run.dir": ("one", "other"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from trainer4090 import evaluation
@@ -17,9 +19,9 @@ from trainer4090.losses import LOSSES
 from trainer4090.memory import MEMORY, Memory
 from trainer4090.models import MODELS
 from trainer4090.optimizers import OPTIMIZERS, Optimizer
-from trainer4090.parallelism import PARALLELISM, Parallelism
+from trainer4090.parallelism import PARALLELISM, Degrees, Parallelism, degrees
 from trainer4090.precision import PRECISION, Precision
-from trainer4090.records import Batching, Notice, Settings, Transform, merge
+from trainer4090.records import Batching, Notice, Settings, Transform, divided, merge
 from trainer4090.registry import Registry
 from trainer4090.schedules import SCHEDULES, Horizon, Schedule
 from trainer4090.spec import Choice, RunSpec
@@ -33,6 +35,8 @@ class Evidence:
     data: DataTraits
     model: ModelTraits
     surroundings: Surroundings = field(default_factory=surroundings)
+    num_cards: int = 1
+    """Cards of the run: as many as were asked for, or as `cards=auto` finds."""
 
 
 def gather(spec: RunSpec) -> Evidence:
@@ -45,10 +49,12 @@ def gather(spec: RunSpec) -> Evidence:
     data, model = DATA.get(spec.data.name), MODELS.get(spec.model.name)
     assert data.traits is not None
     data_traits = data.traits(spec.data.config)
+    cards = 1 if spec.root.cards == "auto" else spec.root.cards
     if model.derive is not None:
-        return Evidence(data=data_traits, model=model.derive(spec.model.config, data_traits))
+        derived = model.derive(spec.model.config, data_traits)
+        return Evidence(data=data_traits, model=derived, num_cards=cards)
     assert model.traits is not None
-    return Evidence(data=data_traits, model=model.traits(spec.model.config))
+    return Evidence(data=data_traits, model=model.traits(spec.model.config), num_cards=cards)
 
 
 @dataclass(frozen=True)
@@ -78,6 +84,11 @@ class Plan:
     """Of the options; those of the allocator stand beside them."""
     notices: tuple[Notice, ...]
 
+    @property
+    def degrees(self) -> Degrees:
+        """How the cards are shared out."""
+        return degrees(self.spec.parallelism.name, self.spec.parallelism.config, self.evidence.num_cards)
+
     def describe(self) -> str:
         """One line a step, each with the reason of what was chosen automatically."""
         lines = [f"plan for {self.card.device_name} ({_card_facts(self.card)})", *self._training(), *self._steps()]
@@ -88,9 +99,8 @@ class Plan:
         spec, batching, data = self.spec, self.batching, self.evidence.data
         unit = {"images": "images", "tokens": "sequences"}.get(data.kind, "samples")
         item = "x".join(str(size) for size in data.item_shape)
-        micro = (
-            f"{batching.micro_batch} micro-batch x {batching.accumulation} accumulation x {batching.data_ranks} card"
-        )
+        cards = "1 card" if batching.data_ranks == 1 else f"{batching.data_ranks} cards"
+        micro = f"{batching.micro_batch} micro-batch x {batching.accumulation} accumulation x {cards}"
         return [
             f"  length        {self.horizon.total} updates, {self.horizon.per_epoch} an epoch",
             f"  batch         {batching.batch_size} = {micro}",
@@ -154,7 +164,7 @@ def make(spec: RunSpec, card: Card, evidence: Evidence) -> Plan:
     Raises:
         ConfigError: options of one axis contradict each other.
     """
-    batching, horizon = _batching(spec), horizon_of(spec, evidence.data)
+    batching, horizon = _batching(spec, evidence), horizon_of(spec, evidence.data)
     facts = Facts(card, batching, evidence.model, evidence.data)
     problems: list[Problem] = []
     precision = PRECISION.get(spec.precision.name).build(spec.precision.config, facts)
@@ -162,11 +172,11 @@ def make(spec: RunSpec, card: Card, evidence: Evidence) -> Plan:
     kernels = merge("kernels", _records(KERNELS, spec.kernels, facts), problems)
     loss = _loss_traits(spec, evidence.data)
     evaluated = evaluation.make(spec, evidence.data, loss, problems)
-    if problems:
-        raise ConfigError(*problems)
+    _refuse(problems)
     schedule = SCHEDULES.get(spec.schedule.name).build(spec.schedule.config)
-    notices = (*evidence.data.notices, *precision.notices, *memory.notices, *kernels.notices)
-    notices += (*between.batch_norm(batching, evidence.model), *between.early_end(spec, schedule, horizon))
+    parallelism = PARALLELISM.get(spec.parallelism.name).build(spec.parallelism.config, facts)
+    options = (precision, memory, kernels, parallelism)
+    notices = (*evidence.data.notices, *chain.from_iterable(option.notices for option in options))
     return Plan(
         spec=spec,
         card=card,
@@ -176,22 +186,32 @@ def make(spec: RunSpec, card: Card, evidence: Evidence) -> Plan:
         precision=precision,
         memory=memory,
         kernels=kernels,
-        parallelism=PARALLELISM.get(spec.parallelism.name).build(spec.parallelism.config, facts),
+        parallelism=parallelism,
         loss=loss,
         optimizer=OPTIMIZERS.get(spec.optimizer.name).build(spec.optimizer.config),
         schedule=schedule,
         evaluation=evaluated,
         evaluation_batch=_evaluation_batch(kernels, batching, evidence.data),
-        transforms=_in_order(*precision.transforms, *memory.transforms, *kernels.transforms),
+        transforms=_in_order(option.transforms for option in options),
         fused_optimizer=kernels.fused_optimizer or precision.loss_scale is not None,
         allocator=allocator(card, evidence.surroundings),
-        settings=precision.settings + memory.settings + kernels.settings,
-        notices=(*notices, *between.whole_gradients(memory, kernels)),
+        settings=sum((option.settings for option in options), start=Settings()),
+        notices=(*notices, *between.of_all(spec, batching, horizon, schedule, evidence.model, memory, kernels)),
     )
 
 
-def _in_order(*transforms: Transform) -> tuple[Transform, ...]:
-    return tuple(sorted(transforms, key=lambda transform: transform.stage))
+def _refuse(problems: list[Problem]) -> None:
+    if problems:
+        raise ConfigError(*problems)
+
+
+def _batching(spec: RunSpec, evidence: Evidence) -> Batching:
+    data_ranks = degrees(spec.parallelism.name, spec.parallelism.config, evidence.num_cards).data
+    return divided(spec.train.batch_size, spec.train.micro_batch, data_ranks)
+
+
+def _in_order(transforms: Iterable[tuple[Transform, ...]]) -> tuple[Transform, ...]:
+    return tuple(sorted(chain.from_iterable(transforms), key=lambda transform: transform.stage))
 
 
 def _records(registry: Registry[Any], choices: tuple[Choice, ...], facts: Facts) -> list[tuple[str, Any]]:
@@ -202,11 +222,6 @@ def _loss_traits(spec: RunSpec, data: DataTraits) -> LossTraits:
     traits = LOSSES.get(spec.loss.name).traits
     assert traits is not None
     return traits(spec.loss.config, data)
-
-
-def _batching(spec: RunSpec) -> Batching:
-    micro_batch = spec.train.micro_batch or spec.train.batch_size
-    return Batching(spec.train.batch_size, micro_batch, spec.train.batch_size // micro_batch, data_ranks=1)
 
 
 def _evaluation_batch(kernels: Kernels, batching: Batching, data: DataTraits) -> int:

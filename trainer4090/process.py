@@ -55,8 +55,8 @@ def torch_device(chosen: device.Choice) -> torch.device:
     raise MachineError(Problem("device", given, "install a CUDA build of torch for this driver, or use device=cpu"))
 
 
-def end_with_parent(parent: int) -> None:
-    """Ask the kernel for SIGTERM when the parent process ends, so that no job outlives its sweep unseen."""
-    ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGTERM)
+def end_with_parent(parent: int, number: signal.Signals = signal.SIGTERM) -> None:
+    """Ask the kernel for a signal when the parent process ends, so that no job outlives its sweep unseen."""
+    ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, number)
     if os.getppid() != parent:  # it ended before the kernel was asked
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), number)
