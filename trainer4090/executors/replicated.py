@@ -55,6 +55,7 @@ class ReplicatedExecutor:
         self._buffers = SharedBuffers(local.forward.module, ranks)
         self._parameters = [each for each in local.forward.module.parameters() if each.requires_grad]
         self._sizes: set[int] = set()
+        self._exchanged = False
 
     def step(self, batch: Batch, observe: bool) -> StepOutput:
         """Make one update from the samples of `batch`, this rank's share, and those of the other ranks.
@@ -85,11 +86,14 @@ class ReplicatedExecutor:
             self._ranks.mark(COMPUTES + number, slow)
             _draw(key(self._seed, _DROPOUT_STREAM, whole.epoch, whole.begin, rank * batching.accumulation + number))
             with self._no_exchange() if not reduces else nullcontext():
-                total = self._loss.total(self._outputs(inputs), targets)
+                # Even without an exchange DDP's forward may talk to the other ranks, and one of them makes none.
+                outputs = self.forward(inputs) if some_idle else self._outputs(inputs)
+                total = self._loss.total(outputs, targets)
                 if reduces:
                     self._ranks.mark(EXCHANGES, slow)
                 # The average over ranks divides by their number.
                 total.backward(self._update.seed(total, divisor) * self._ranks.size)
+            self._exchanged |= not some_idle
             loss_sums.append(total.detach())
         if some_idle:
             self._ranks.mark(EXCHANGES, slow)
@@ -114,7 +118,10 @@ class ReplicatedExecutor:
             raise without_gradient(self.forward.module, self._ranks.rank, str(error)) from error
 
     def _no_exchange(self) -> AbstractContextManager[None]:
-        return self._entry.no_sync() if isinstance(self._entry, DistributedDataParallel) else nullcontext()
+        entry = self._entry
+        if not isinstance(entry, DistributedDataParallel) or (entry.static_graph and not self._exchanged):
+            return nullcontext()  # a static graph is learnt in the first backward, which has to be exchanged
+        return entry.no_sync()
 
     def _total(self, loss_sums: tuple[torch.Tensor, ...]) -> torch.Tensor:
         """0-dim; the sum of losses over all ranks."""
