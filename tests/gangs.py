@@ -29,7 +29,6 @@ from trainer4090.ranks import Place
 
 IGNORED = -100
 CPU = torch.device("cpu")
-Task = Callable[["Group"], Any]
 
 
 class Gang:
@@ -131,7 +130,9 @@ def trained(run: Run, num_updates: int, masked: bool = False, start: Position | 
     }
 
 
-def on_ranks(group: Group, words: tuple[str, ...], num_updates: int, masked: bool, dtype: torch.dtype) -> dict[str, Any]:
+def on_ranks(
+    group: Group, words: tuple[str, ...], num_updates: int, masked: bool, dtype: torch.dtype
+) -> dict[str, Any]:
     """The updates of a rank."""
     plan = plan_of(*words, "parallelism=ddp", f"cards={group.size}")
     return trained(build(plan, CPU, lambda text: None, dtype, ranks=group), num_updates, masked)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from conftest import plan_of, run_of
 from equal_runs import assert_near, state_of, tiny
 from gangs import CPU, Gang, gang, in_one_process, on_ranks, tensors
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from trainer4090 import loop
 from trainer4090.build import build
@@ -172,7 +174,9 @@ def overflowing_on_one(group: Group, words: tuple[str, ...], at_rank: int) -> di
         batch, _ = next(batches)
         if number == 2 and group.rank == at_rank:
             batch = replace(batch, inputs=torch.full_like(batch.inputs.float(), torch.inf))
-        scales.append(float(run.executor.step(batch, observe=True).loss_scale))
+        scale = run.executor.step(batch, observe=True).loss_scale
+        assert scale is not None
+        scales.append(float(scale))
     return {"scales": scales, "model": state_of(run), "update": run.executor.state_dict()["update"]}
 
 
@@ -192,7 +196,8 @@ def leaving_out(group: Group, at_update: int) -> str:
     last = [layer for layer in body.modules() if isinstance(layer, nn.Linear)][-1]
     for number in range(3):
         if number == at_update:
-            last.forward = lambda hidden: nn.functional.linear(hidden, last.weight)
+            without_bias: Any = lambda hidden: nn.functional.linear(hidden, last.weight)  # noqa: E731
+            last.forward = without_bias
         try:
             run.executor.step(next(batches)[0], observe=False)
         except ConfigError as error:
@@ -204,6 +209,28 @@ def leaving_out(group: Group, at_update: int) -> str:
 def test_a_parameter_without_gradient_is_named(pair: Gang, at_update: int) -> None:
     for said in pair.run(leaving_out, at_update):
         assert said.startswith("model: the loss") and ".bias" in said and "use these parameters" in said
+
+
+def exchanges(group: Group, micro_batch: int) -> int:
+    """Micro-batches of two updates whose gradients stay on their rank."""
+    plan = plan_of(*tiny("mlp", f"train.micro_batch={micro_batch}"), "parallelism=ddp", "cards=2")
+    run = build(plan, CPU, lambda text: None, ranks=group)
+    batches, no_sync, kept = loop.batches_from(run, Position(0, 0)), DistributedDataParallel.no_sync, 0
+
+    def counted(self: DistributedDataParallel) -> Any:
+        nonlocal kept
+        kept += 1
+        return no_sync(self)
+
+    with patch.object(DistributedDataParallel, "no_sync", counted):
+        for _ in range(2):
+            run.executor.step(next(batches)[0], observe=False)
+    return kept
+
+
+@pytest.mark.parametrize(("micro_batch", "kept"), [(4, 0), (1, 6)])
+def test_gradients_are_exchanged_once_an_update(pair: Gang, micro_batch: int, kept: int) -> None:
+    assert pair.run(exchanges, micro_batch) == [kept, kept]
 
 
 def evaluated(group: Group, words: tuple[str, ...]) -> tuple[dict[str, float], int]:

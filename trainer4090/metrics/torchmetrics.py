@@ -167,7 +167,7 @@ class _Library:
             num_outputs = scores.shape[-1] if scores.ndim > 1 else 1
             self._metric = _made(self._wanted, self._question, num_outputs).to(scores.device)
             # It would ask the other ranks, which neither answer nor need to: it sees every output already.
-            self._metric.sync_on_compute = False
+            self._metric.distributed_available_fn = lambda: False
         self._metric.update(scores, wanted)
 
     def result(self) -> float:
