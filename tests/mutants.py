@@ -432,7 +432,7 @@ MUTANTS = {
         "build/execution.py", "chunk_tokens=chunk_tokens,", "chunk_tokens=1 << 40,",
         "test_linear_cross_entropy.py::test_the_logits_of_all_tokens_never_exist_together"),
     "evaluation_of_whole_logits": Mutant(
-        "loop.py", "run.plan.evaluation_batch", "run.plan.batching.micro_batch",
+        "evaluating.py", "batch_size=run.plan.evaluation_batch", "batch_size=run.plan.batching.micro_batch",
         "test_linear_cross_entropy.py::test_the_logits_of_all_tokens_never_exist_together"),
     "fp16_sums_on_a_card_that_gains_nothing": Mutant(
         "precision/amp.py", 'config.accumulate == "fp16" and why is None', 'config.accumulate == "fp16"',
@@ -534,4 +534,48 @@ MUTANTS = {
     "exhausted_within_a_cap_that_is_not_named": Mutant(
         "failure.py", 'f" within {KEY}={cap:g}"', '""',
         "test_memory_cap.py::test_exhausted_memory_names_the_cap[cap]"),
+    "gradients_of_ranks_averaged_only": Mutant(
+        "executors/replicated.py", " * self._ranks.size)\n",
+        ")\n",
+        "test_ddp.py::test_two_ranks_are_one_process[mlp-ragged-accumulated]"),
+    "never_exchanged": Mutant(
+        "executors/replicated.py", "number == len(parts) - 1 and not some_idle",
+        "False and not some_idle",
+        "test_ddp.py::test_two_ranks_are_one_process[mlp-ragged-accumulated]"),
+    "exchanged_in_every_micro_batch": Mutant(
+        "executors/replicated.py", "number == len(parts) - 1 and not some_idle",
+        "not some_idle",
+        "test_ddp.py::test_gradients_are_exchanged_once_an_update[1-6]"),
+    "an_idle_rank_keeps_its_gradients": Mutant(
+        "executors/replicated.py", "            average(self._parameters, self._ranks)\n",
+        "            pass\n",
+        "test_ddp.py::test_tail_of_an_epoch[11 samples]"),
+    "targets_of_the_share": Mutant(
+        "data/pipeline/shared.py", "samples.targets, count(part), whole",
+        "samples.targets, len(samples.targets), whole",
+        "test_ddp.py::test_two_ranks_are_one_process[mlp-ragged-accumulated]"),
+    "every_rank_draws_alike": Mutant(
+        "executors/replicated.py", "rank * batching.accumulation + number))",
+        "number))",
+        "test_ddp.py::test_dropout_is_drawn_for_a_micro_batch[mlp-none-2]"),
+    "statistics_of_one_rank": Mutant(
+        "executors/replicated.py", "        self._buffers.exchange()\n",
+        "",
+        "test_ddp.py::test_batch_norm_of_replicas[2]"),
+    "counters_of_all_ranks_averaged": Mutant(
+        "executors/buffers.py", "flat[num_means:].to(",
+        "(flat[num_means:] / self._ranks.size).to(",
+        "test_ddp.py::test_batch_norm_of_replicas[2]"),
+    "evaluated_by_every_rank": Mutant(
+        "data/pipeline/share.py", "self.stride == self.rank]",
+        "self.stride >= 0]",
+        "test_ddp.py::test_an_evaluation_counts_every_sample_once[means]"),
+    "evaluation_of_one_rank": Mutant(
+        "evaluating.py", "        sums = self._ranks.sums(sums)\n",
+        "",
+        "test_ddp.py::test_an_evaluation_counts_every_sample_once[means]"),
+    "a_lost_peer_is_the_cause": Mutant(
+        "launch/verdict.py", "return end.killed, lost_contact, ",
+        "return end.killed, False, ",
+        "test_ranks.py::test_the_first_rank_that_failed_is_named[killed before it was noticed]"),
 }  # fmt: skip

@@ -233,7 +233,7 @@ FIRST = {
     "precision": {"fp32", "tf32", "amp", "bf16"},
     "memory": {"none", "checkpoint"},
     "kernels": {"eager", "fused"},
-    "parallelism": {"single"},
+    "parallelism": {"single", "ddp"},
 }
 """Options whose whole product is trained; of all others every pair."""
 

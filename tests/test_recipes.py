@@ -163,6 +163,8 @@ OTHER: dict[str, tuple[Any, Any]] = {
     "device": ("cpu", "cuda"),
     "cards": (1, 2),
     "memory_cap_gib": (8.0, 23.3),
+    "launch.stall_s": (5.0, 6.0),
+    "launch.slow_s": (5.0, 6.0),
     "debug": (True, False),
     "run.name": ("one", "other"),
     "run.dir": ("one", "other"),

@@ -16,7 +16,7 @@ EXCEPTIONS: dict[str, str] = {}
 """`path:name` -> the reason why a ceiling does not hold there."""
 
 LAYERS = (
-    ("errors", "disk", "paths", "random_state"),
+    ("errors", "disk", "paths", "random_state", "ranks", "beats"),
     ("schema",),
     ("registry", "spec", "signals", "plugin_modules"),
     ("card",),
@@ -34,10 +34,10 @@ LAYERS = (
     ("run_folder", "build"),
     ("resume", "log_point"),
     ("outputs", "generation"),
-    ("samples",),
+    ("samples", "evaluating"),
     ("loop",),
     ("measuring",),
-    ("process", "failure", "ending", "session", "worker", "trained", "prediction"),
+    ("process", "failure", "ending", "launch", "opening", "session", "worker", "rank", "trained", "prediction"),
     ("composition", "sweeps"),
     ("ablation",),
     ("verbs", "help"),
@@ -50,6 +50,8 @@ AFTER_THE_CHECKS = (
     "report",
     "executors",
     "build",
+    "evaluating",
+    "opening",
     "log_point",
     "loop",
     "measuring",

@@ -97,6 +97,13 @@ def test_a_signal_reaches_all_that_run_and_no_other_begins(monkeypatch: pytest.M
     assert not Path("sweep/2").exists()
 
 
+def test_a_job_of_several_ranks_has_the_sweep_to_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_jobs(monkeypatch, *[RECORD.format(waits="time.sleep(0.2)")] * 3)
+    assert main(["-m", "parallelism=single,ddp,single", *WORDS]) == 0
+    (first, _, ended), (cards, begin, end), (_, began, _) = (seen(job) for job in range(3))
+    assert (first, cards) == ("GPU-a", "GPU-a,GPU-b") and ended <= begin and end <= began
+
+
 @pytest.mark.parametrize(
     ("taken", "wish", "expected"),
     [

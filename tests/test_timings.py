@@ -20,6 +20,7 @@ from trainer4090.__main__ import main
 from trainer4090.ablation import kept, measure
 from trainer4090.card import CPU
 from trainer4090.composition import compose
+from trainer4090.errors import ConfigError
 from trainer4090.parse import load, parse
 from trainer4090.timings import Candidate, Timing
 
@@ -434,3 +435,11 @@ def test_a_signal_leaves_no_process_and_no_entry(
 def test_what_answers_at_once_imports_no_torch(words: list[str]) -> None:
     script = f"import sys; from trainer4090.__main__ import main; main({words!r}); sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": python_path()}, check=True)
+
+
+def test_several_ranks_are_not_measured() -> None:
+    words = ("model=cnn", "kernels=fused", "kernels.fused.channels_last=measure", "parallelism=ddp", "cards=2")
+    with pytest.raises(ConfigError) as caught:
+        plan_of(*words)
+    (problem,) = caught.value.problems
+    assert problem.key == "kernels.fused.channels_last" and "cards=1" in problem.remedy

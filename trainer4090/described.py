@@ -25,7 +25,8 @@ def _training(plan: Plan) -> list[str]:
     spec, batching, data = plan.spec, plan.batching, plan.evidence.data
     unit = {"images": "images", "tokens": "sequences"}.get(data.kind, "samples")
     item = "x".join(str(size) for size in data.item_shape)
-    micro = f"{batching.micro_batch} micro-batch x {batching.accumulation} accumulation x {batching.data_ranks} card"
+    cards = "1 card" if batching.data_ranks == 1 else f"{batching.data_ranks} cards"
+    micro = f"{batching.micro_batch} micro-batch x {batching.accumulation} accumulation x {cards}"
     return [
         f"  length        {plan.horizon.total} updates, {plan.horizon.per_epoch} an epoch",
         f"  batch         {batching.batch_size} = {micro}",

@@ -22,6 +22,29 @@ class Choice:
     reason: str
 
 
+def count(device: str) -> int:
+    """Cards that `cards=auto` takes where each has a rank: all GPUs, one for a device that is named."""
+    return max(1, len(visible(cards.present_gpus()))) if device in ("auto", "cuda") else 1
+
+
+def choose_one_of(device: str, wanted: Card | None, num_cards: int, local_rank: int) -> Choice:
+    """The device of one of several ranks: GPUs in the driver's order, or the CPU for all of them.
+
+    Raises:
+        MachineError: there are fewer GPUs.
+        ConfigError: `card=` names other hardware than is there, or `device=` one GPU.
+    """
+    gpus = [] if device == "cpu" else visible(cards.present_gpus())
+    if num_cards == 1 or not (gpus or device.startswith("cuda")):
+        return choose(device, wanted)
+    if ":" in device:
+        raise ConfigError(Problem("device", f"{device} beside cards={num_cards}", "use device=cuda, or cards=1"))
+    if len(gpus) < num_cards:
+        remedy = f"use cards={max(1, len(gpus))}, or device=cpu for {num_cards} processes on the CPU"
+        raise MachineError(Problem("cards", f"{num_cards}, but there are {len(gpus)} GPUs", remedy))
+    return choose(f"cuda:{local_rank}", wanted)
+
+
 def choose(device: str, wanted: Card | None) -> Choice:
     """The device that `device=` asks for; `auto` takes the GPU with most free memory, or the CPU without one.
 

@@ -69,6 +69,12 @@ class CheckpointFileError(TrainerError):
     exit_code = 7
 
 
+class LostRankError(TrainerError):
+    """One of the processes that train together was killed, raised, hung or left before the others."""
+
+    exit_code = 8
+
+
 class RunFolderError(TrainerError):
     """The run folder is locked, not empty or not writable."""
 

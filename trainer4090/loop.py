@@ -13,11 +13,14 @@ from typing import Any
 import torch
 
 from trainer4090 import checkpoint_file, samples
+from trainer4090.beats import SAVES
 from trainer4090.build import Run
 from trainer4090.criterion import Waiting
-from trainer4090.data import Split
-from trainer4090.data.pipeline.loader import Position, evaluation_batches, training_batches
+from trainer4090.data.pipeline.loader import Position, training_batches
+from trainer4090.data.pipeline.share import Share
+from trainer4090.data.pipeline.shared import shared_batches
 from trainer4090.data.pipeline.workers import num_processes
+from trainer4090.evaluating import evaluate
 from trainer4090.executors.base import StepOutput
 from trainer4090.item_format import to_plain
 from trainer4090.log_point import LogPoints, non_finite
@@ -26,8 +29,6 @@ from trainer4090.signals import StopRequest
 from trainer4090.spec import to_tree
 
 STATE_FORMAT = 3
-SAMPLES_WORTH_WORKERS = 512
-"""Files from which an evaluation starts worker processes: that takes half a second, 512 photos one to ten."""
 Batches = Generator[tuple[Batch, Position], None, None]
 
 
@@ -56,11 +57,11 @@ def train(run: Run, folder: Path, points: LogPoints, progress: Progress, stop: S
     total = run.plan.horizon.total
     eval_every = run.plan.spec.train.eval_every or run.plan.horizon.per_epoch
     save_every = run.plan.spec.train.checkpoint_every or run.plan.horizon.per_epoch
-    show = samples.showing(run)
+    show = samples.showing(run) if run.ranks.rank == 0 else None
     with closing(batches_from(run, progress.position)) as batches:
         stop.defer()
         points.begin()
-        stopping = stop.signal_number is not None
+        stopping = _stopping(run, stop)
         while progress.step < total and not stopping:
             output = next_update(run, batches, points, progress)
             at_end = progress.step == total
@@ -69,13 +70,29 @@ def train(run: Run, folder: Path, points: LogPoints, progress: Progress, stop: S
                 points.pause()
                 improved = _evaluate_into(run, points, progress)
                 points.show(progress.step, [] if show is None else show())
-            stopping = stop.signal_number is not None or run.plan.evaluation.criterion.ends(progress.waiting)
+            stopping = _stopping(run, stop) or run.plan.evaluation.criterion.ends(progress.waiting)
             if progress.step % save_every == 0 or improved or stopping or at_end:
                 points.pause()
                 points.settle()  # a kill right after the save must not lose the log point of this update
                 _require_finite(run, progress.step, output)
-                checkpoint_file.save(folder, progress.step, state_of(run, progress), progress.best)
+                _save(run, folder, progress)
             points.resume()
+
+
+def _stopping(run: Run, stop: StopRequest) -> bool:
+    """Whether a signal ends the run here, on every rank."""
+    agreed = run.ranks.agree(stop.signal_number or 0)
+    if agreed:
+        stop.signal_number = agreed
+    return agreed != 0
+
+
+def _save(run: Run, folder: Path, progress: Progress) -> None:
+    """Save the state, which every rank has, once."""
+    run.ranks.mark(SAVES, slow=True)
+    state = state_of(run, progress)
+    if run.ranks.rank == 0:
+        checkpoint_file.save(folder, progress.step, state, progress.best)
 
 
 def next_update(run: Run, batches: Batches, points: LogPoints, progress: Progress) -> StepOutput:
@@ -90,31 +107,6 @@ def next_update(run: Run, batches: Batches, points: LogPoints, progress: Progres
     if observe:
         points.observe(progress.step, output)
     return output
-
-
-def evaluate(run: Run, split: Split = "evaluation") -> dict[str, float]:
-    """Loss and metrics over every sample of a split, without augmentation, with averaged parameters if there are some.
-
-    Nothing is read from the device before the end; sums are in fp64, so the batch size does not show. A metric that is
-    no finite number here (an average precision without a positive) is absent.
-    """
-    forward = run.executor.forward
-    totals: dict[str, torch.Tensor] = {}
-    num_targets = 0
-    functions = {"loss": run.loss.total, **run.loss.metrics}
-    chosen = {metric.name: metric.start() for metric in run.plan.evaluation.metrics}
-    with run.executor.evaluating(), closing(_samples(run, split)) as batches:
-        for batch in batches:
-            inputs, targets = forward.place(batch)
-            outputs = forward(inputs)
-            for name, function in functions.items():
-                totals[name] = totals.get(name, 0) + function(outputs, targets).double()
-            for accumulator in chosen.values():
-                accumulator.update(outputs, targets)
-            num_targets += batch.num_targets
-    values = {name: float(total) / max(num_targets, 1) for name, total in totals.items()}
-    values |= {name: accumulator.result() for name, accumulator in chosen.items()}
-    return {name: value for name, value in values.items() if name == "loss" or math.isfinite(value)}
 
 
 def state_of(run: Run, progress: Progress) -> dict[str, Any]:
@@ -166,27 +158,12 @@ def restore(run: Run, state: dict[str, Any]) -> Progress:
 
 def batches_from(run: Run, start: Position) -> Batches:
     """The training batches behind a position, without end."""
-    return training_batches(
-        source=run.data.train,
-        count_targets=run.loss.count,
-        batch_size=run.plan.batching.batch_size,
-        seed=run.plan.spec.train.seed,
-        start=start,
-        num_workers=num_processes(run.plan.spec.data.config.num_workers),
-        pin=run.device.type == "cuda",
-    )
-
-
-def _samples(run: Run, split: Split) -> Generator[Batch, None, None]:
-    source = run.data.train if split == "train" else run.data.evaluation
-    in_process = run.plan.evidence.data.in_memory or len(source) < SAMPLES_WORTH_WORKERS
-    return evaluation_batches(
-        source=source,
-        count_targets=run.loss.count,
-        batch_size=run.plan.evaluation_batch,
-        num_workers=0 if in_process else num_processes(run.plan.spec.data.config.num_workers),
-        pin=run.device.type == "cuda",
-    )
+    batching, seed = run.plan.batching, run.plan.spec.train.seed
+    num_workers, pin = num_processes(run.plan.spec.data.config.num_workers), run.device.type == "cuda"
+    if run.plan.parallelism.executor == "replicated":
+        share = Share(run.ranks.rank, run.ranks.size, stride=batching.batch_size // run.ranks.size)
+        return shared_batches(run.data.train, run.loss.count, share, seed, start, num_workers, pin)
+    return training_batches(run.data.train, run.loss.count, batching.batch_size, seed, start, num_workers, pin)
 
 
 def _evaluate_into(run: Run, points: LogPoints, progress: Progress) -> bool:

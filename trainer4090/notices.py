@@ -26,10 +26,12 @@ def of_all(
 
 def batch_norm(batching: Batching, model: ModelTraits) -> tuple[Notice, ...]:
     """BatchNorm sees micro-batches."""
-    if not model.batch_norm or batching.accumulation <= 1:
+    if not model.batch_norm or batching.accumulation * batching.data_ranks <= 1:
         return ()
     asked, got = f"batches of {batching.batch_size}", f"statistics of {batching.micro_batch} samples"
-    return (Notice("train.micro_batch", asked, got, "BatchNorm sees one micro-batch at a time"),)
+    why = "BatchNorm sees one micro-batch at a time"
+    why += "" if batching.data_ranks == 1 else f"; running statistics are the mean over {batching.data_ranks} ranks"
+    return (Notice("train.micro_batch", asked, got, why),)
 
 
 def early_end(spec: RunSpec, schedule: Schedule, horizon: Horizon) -> tuple[Notice, ...]:

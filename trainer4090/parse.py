@@ -32,6 +32,7 @@ from trainer4090.spec import (
     AblateSection,
     Choice,
     EmaSection,
+    LaunchSection,
     RootSection,
     RunSection,
     RunSpec,
@@ -42,7 +43,13 @@ REGISTRIES: dict[str, Registry[Any]] = {
     registry.group: registry
     for registry in (PRECISION, MEMORY, KERNELS, PARALLELISM, MODELS, DATA, LOSSES, METRICS, OPTIMIZERS, SCHEDULES)
 }
-SECTIONS = {"run": RunSection, "train": TrainSection, "ema": EmaSection, "ablate": AblateSection}
+SECTIONS = {
+    "run": RunSection,
+    "train": TrainSection,
+    "ema": EmaSection,
+    "launch": LaunchSection,
+    "ablate": AblateSection,
+}
 
 
 def parse(tree: Mapping[str, Any]) -> RunSpec:

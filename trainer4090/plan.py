@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from trainer4090 import described, evaluation, timings
@@ -18,9 +20,9 @@ from trainer4090.memory import MEMORY, Memory
 from trainer4090.memory_cap import MemoryCap, memory_cap
 from trainer4090.models import MODELS
 from trainer4090.optimizers import OPTIMIZERS, Optimizer
-from trainer4090.parallelism import PARALLELISM, Parallelism
+from trainer4090.parallelism import PARALLELISM, Degrees, Parallelism, degrees
 from trainer4090.precision import PRECISION, Precision
-from trainer4090.records import Batching, Notice, Settings, Transform, merge
+from trainer4090.records import Batching, Notice, Settings, Transform, divided, merge
 from trainer4090.registry import Registry
 from trainer4090.schedules import SCHEDULES, Horizon, Schedule
 from trainer4090.spec import Choice, RunSpec
@@ -37,6 +39,8 @@ class Evidence:
     surroundings: Surroundings = field(default_factory=surroundings)
     timings: tuple[Timing, ...] = ()
     """Measurements that settled keys of the spec."""
+    num_cards: int = 1
+    """Cards of the run: as many as were asked for, or as `cards=auto` finds."""
 
 
 def gather(spec: RunSpec) -> Evidence:
@@ -49,10 +53,12 @@ def gather(spec: RunSpec) -> Evidence:
     data, model = DATA.get(spec.data.name), MODELS.get(spec.model.name)
     assert data.traits is not None
     data_traits = data.traits(spec.data.config)
+    cards = 1 if spec.root.cards == "auto" else spec.root.cards
     if model.derive is not None:
-        return Evidence(data=data_traits, model=model.derive(spec.model.config, data_traits))
+        derived = model.derive(spec.model.config, data_traits)
+        return Evidence(data=data_traits, model=derived, num_cards=cards)
     assert model.traits is not None
-    return Evidence(data=data_traits, model=model.traits(spec.model.config))
+    return Evidence(data=data_traits, model=model.traits(spec.model.config), num_cards=cards)
 
 
 @dataclass(frozen=True)
@@ -83,6 +89,11 @@ class Plan:
     """Of the options; those of the allocator stand beside them."""
     notices: tuple[Notice, ...]
 
+    @property
+    def degrees(self) -> Degrees:
+        """How the cards are shared out."""
+        return degrees(self.spec.parallelism.name, self.spec.parallelism.config, self.evidence.num_cards)
+
     def describe(self) -> str:
         """One line a step, each with the reason of what was chosen automatically."""
         return "\n".join(described.lines(self))
@@ -94,17 +105,15 @@ def make(spec: RunSpec, card: Card, evidence: Evidence) -> Plan:
     Raises:
         ConfigError: options of one axis contradict each other.
     """
-    batching, horizon = _batching(spec), horizon_of(spec, evidence.data)
+    batching, horizon = _batching(spec, evidence), horizon_of(spec, evidence.data)
     facts, cap = Facts(card, batching, evidence.model, evidence.data), memory_cap(spec.root.memory_cap_gib, card)
     problems: list[Problem] = []
-    precision = PRECISION.get(spec.precision.name).build(spec.precision.config, facts)
-    memory = merge("memory", _records(MEMORY, spec.memory, facts), problems)
-    kernels = merge("kernels", _records(KERNELS, spec.kernels, facts), problems)
+    precision, memory, kernels, parallelism = options = _options(spec, facts, problems)
     loss = _loss_traits(spec, evidence.data)
     evaluated = evaluation.make(spec, evidence.data, loss, problems)
     _refuse(problems)
     schedule = SCHEDULES.get(spec.schedule.name).build(spec.schedule.config)
-    notices = _notices(cap, evidence.data, precision, memory, kernels)
+    notices = tuple(chain.from_iterable(each.notices for each in (cap, evidence.data, *options)))
     notices += between.of_all(spec, batching, horizon, schedule, evidence.model, memory, kernels)
     return Plan(
         spec=spec,
@@ -115,18 +124,28 @@ def make(spec: RunSpec, card: Card, evidence: Evidence) -> Plan:
         precision=precision,
         memory=memory,
         kernels=kernels,
-        parallelism=PARALLELISM.get(spec.parallelism.name).build(spec.parallelism.config, facts),
+        parallelism=parallelism,
         loss=loss,
         optimizer=OPTIMIZERS.get(spec.optimizer.name).build(spec.optimizer.config),
         schedule=schedule,
         evaluation=evaluated,
         evaluation_batch=_evaluation_batch(kernels, batching, evidence.data),
-        transforms=_in_order(*precision.transforms, *memory.transforms, *kernels.transforms),
+        transforms=_in_order(option.transforms for option in options),
         fused_optimizer=kernels.fused_optimizer or precision.loss_scale is not None,
         allocator=allocator(card, evidence.surroundings),
         memory_cap=cap,
-        settings=precision.settings + memory.settings + kernels.settings,
+        settings=sum((option.settings for option in options), start=Settings()),
         notices=notices + timings.notices(spec, facts, notices),
+    )
+
+
+def _options(spec: RunSpec, facts: Facts, problems: list[Problem]) -> tuple[Precision, Memory, Kernels, Parallelism]:
+    """The records of the four axes; `problems` gets what options of one axis contradict each other in."""
+    return (
+        PRECISION.get(spec.precision.name).build(spec.precision.config, facts),
+        merge("memory", _records(MEMORY, spec.memory, facts), problems),
+        merge("kernels", _records(KERNELS, spec.kernels, facts), problems),
+        PARALLELISM.get(spec.parallelism.name).build(spec.parallelism.config, facts),
     )
 
 
@@ -135,17 +154,18 @@ def _refuse(problems: list[Problem]) -> None:
         raise ConfigError(*problems)
 
 
-def _notices(*records: MemoryCap | DataTraits | Precision | Memory | Kernels) -> tuple[Notice, ...]:
-    return tuple(notice for record in records for notice in record.notices)
-
-
 def facts_of(made: Plan) -> Facts:
     """What the options of a plan have read."""
     return Facts(made.card, made.batching, made.evidence.model, made.evidence.data)
 
 
-def _in_order(*transforms: Transform) -> tuple[Transform, ...]:
-    return tuple(sorted(transforms, key=lambda transform: transform.stage))
+def _batching(spec: RunSpec, evidence: Evidence) -> Batching:
+    data_ranks = degrees(spec.parallelism.name, spec.parallelism.config, evidence.num_cards).data
+    return divided(spec.train.batch_size, spec.train.micro_batch, data_ranks)
+
+
+def _in_order(transforms: Iterable[tuple[Transform, ...]]) -> tuple[Transform, ...]:
+    return tuple(sorted(chain.from_iterable(transforms), key=lambda transform: transform.stage))
 
 
 def _records(registry: Registry[Any], choices: tuple[Choice, ...], facts: Facts) -> list[tuple[str, Any]]:
@@ -156,11 +176,6 @@ def _loss_traits(spec: RunSpec, data: DataTraits) -> LossTraits:
     traits = LOSSES.get(spec.loss.name).traits
     assert traits is not None
     return traits(spec.loss.config, data)
-
-
-def _batching(spec: RunSpec) -> Batching:
-    micro_batch = spec.train.micro_batch or spec.train.batch_size
-    return Batching(spec.train.batch_size, micro_batch, spec.train.batch_size // micro_batch, data_ranks=1)
 
 
 def _evaluation_batch(kernels: Kernels, batching: Batching, data: DataTraits) -> int:

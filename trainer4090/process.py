@@ -69,8 +69,8 @@ def _cap_memory(place: torch.device, cap_gib: float | None) -> None:
     torch.cuda.set_per_process_memory_fraction(share, place)  # also 1: an earlier run of this process may have had less
 
 
-def end_with_parent(parent: int) -> None:
-    """Ask the kernel for SIGTERM when the parent process ends, so that no job outlives its sweep unseen."""
-    ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGTERM)
+def end_with_parent(parent: int, number: signal.Signals = signal.SIGTERM) -> None:
+    """Ask the kernel for a signal when the parent process ends, so that no job outlives its sweep unseen."""
+    ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, number)
     if os.getppid() != parent:  # it ended before the kernel was asked
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), number)

@@ -18,6 +18,7 @@ from trainer4090.errors import Problem
 if TYPE_CHECKING:
     import torch
     from torch import nn
+    from torch.distributed.device_mesh import DeviceMesh
 
 Record = TypeVar("Record")
 
@@ -44,6 +45,8 @@ class Part:
     blocks: tuple[str, ...]
     compile_units: tuple[str, ...] = ()
     """Submodules to compile one by one; () compiles the module as a whole."""
+    entry: nn.Module | None = None
+    """A wrapper that the forwards of training go through, None for the module itself: names are never the wrapper's."""
 
 
 Parts = tuple[Part, ...]
@@ -55,6 +58,8 @@ class Site:
 
     rank: int
     device: torch.device
+    mesh: DeviceMesh | None = None
+    """The ranks by what they share, an axis each (`data`); None where there is one rank."""
     notice: Callable[[str], None] = lambda text: None
     """Told of what only the built model shows: how many layers were changed, and which were not."""
 
@@ -129,6 +134,13 @@ class Batching:
     data_ranks: int
 
 
+def divided(batch_size: int, micro_batch: int | None, data_ranks: int) -> Batching:
+    """How a batch is divided; a rule says whether it can be. `micro_batch`: None is a rank's whole share."""
+    share = max(1, batch_size // data_ranks)
+    size = micro_batch or share
+    return Batching(batch_size, size, share // size, data_ranks)
+
+
 def merge(group: str, named: Sequence[tuple[str, Record]], problems: list[Problem]) -> Record:
     """One record of a list axis from those of its options, in the order given.
 
@@ -158,6 +170,16 @@ def merge(group: str, named: Sequence[tuple[str, Record]], problems: list[Proble
 
 
 @dataclass(frozen=True)
+class Whole:
+    """The batch of all ranks that a rank's own is a share of."""
+
+    epoch: int
+    begin: int
+    """Samples of the epoch before it; with `epoch` it names the update."""
+    num_samples: int
+
+
+@dataclass(frozen=True)
 class Batch:
     """Input of one update. `num_targets` is a host number, so dividing by it needs no synchronisation."""
 
@@ -165,6 +187,9 @@ class Batch:
     """Pytree of tensors, each (batch, ...)."""
     targets: torch.Tensor
     num_targets: int
+    """Valid targets of the update, over all ranks."""
+    whole: Whole | None = None
+    """None where the batch is nobody's share."""
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from trainer4090 import checkpoint_file, device, ending, resume, signals
 from trainer4090.errors import CheckpointFileError, Problem
 from trainer4090.plan import Plan
 from trainer4090.process import GIB, apply_settings, torch_device
+from trainer4090.ranks import ALONE, Ranks
 from trainer4090.signals import StopRequest
-from trainer4090.spec import dump, to_tree
 
 if TYPE_CHECKING:
     import torch
@@ -21,24 +21,40 @@ if TYPE_CHECKING:
     from trainer4090.loop import Progress
     from trainer4090.report import Reporter
 
-_STATUS = {0: "ok", 6: "oom", 130: "interrupted", 143: "interrupted"}
+STATUS = {0: "ok", 6: "oom", 130: "interrupted", 143: "interrupted"}
+"""Exit code -> `status` of `result.json`; all others have failed."""
+Meet = Callable[["torch.device"], Ranks]
+"""Device of this rank -> the ranks of the run."""
+
+
+def _nobody(device: torch.device) -> Ranks:
+    return ALONE
 
 
 @final
 class Session:
     """What a run has come to, so that an end at any point can be reported."""
 
-    def __init__(self, plan: Plan, chosen: device.Choice, folder: Path, live: bool) -> None:
-        """`folder` is claimed and locked by the caller; `live`: a progress bar where there is a terminal."""
+    def __init__(
+        self, plan: Plan, chosen: device.Choice, folder: Path, live: bool, leads: bool = True, meet: Meet = _nobody
+    ) -> None:
+        """`folder` is claimed and locked by the caller; `live`: a progress bar where there is a terminal.
+
+        `leads`: this rank writes. `meet` opens the way to the other ranks.
+        """
+        self.folder = folder
+        self.leads = leads
+        self._meet = meet
+        self._ranks: Ranks = ALONE
         self._plan = plan
         self._chosen = chosen
-        self._folder = folder
         self._live = live
         self._device: torch.device | None = None
         self._progress: Progress | None = None
         self._reporter: Reporter | None = None
         self._points: LogPoints | None = None
         self._measured: Callable[[], dict[str, Any]] = dict
+        self._peak_gib: dict[str, float] = {}
         self._closers: list[Callable[[], None]] = []
 
     @property
@@ -58,14 +74,16 @@ class Session:
         from trainer4090.build import build
 
         self._device = torch_device(self._chosen, self._plan.memory_cap.gib)
+        self._ranks = ranks = self._meet(self._device)
         state = None if resume_from is None else checkpoint_file.load(resume_from)
         if state is not None:
             resume.check_samples(state.get("data", {}), self._plan.evidence.data)
         notices: list[str] = []
-        built = build(self._plan, self._device, notices.append, restoring=state is not None)
+        built = build(self._plan, self._device, notices.append, restoring=state is not None, ranks=ranks)
         self._progress = progress = loop.Progress() if state is None else restored(built, state, resume_from)
         reporter, points = self._open_report(built, progress.step)
-        checkpoint_file.cut_back(self._folder, progress.step, progress.best, notices.append)
+        if self.leads:
+            checkpoint_file.cut_back(self.folder, progress.step, progress.best, notices.append)
         for text in notices:
             reporter.notice(text)
         start = progress.step
@@ -76,49 +94,28 @@ class Session:
         if self._plan.spec.root.task == "ablate":
             self._measured = measuring.measure(built, points, progress, stop)
             return
-        loop.train(built, self._folder, points, progress, stop)
+        loop.train(built, self.folder, points, progress, stop)
         for text in ending.notices(self._plan, progress):
             reporter.notice(text)
         if stop.signal_number is not None and ending.nothing_left(self._plan, progress) is None:
             if progress.step == start:
                 raise signals.before_an_update(stop.signal_number)
-            raise signals.after_update(stop.signal_number, progress.step, self._folder)
+            raise signals.after_update(stop.signal_number, progress.step, self.folder)
 
     def _open_report(self, built: Run, start_step: int) -> tuple[Reporter, LogPoints]:
-        from trainer4090.log_point import LogPoints
-        from trainer4090.report import open_report
+        from trainer4090.opening import Occasion, log_points, reporter_of
 
-        plan = self._plan
-        described = plan.describe()
-        self._reporter = reporter = open_report(
-            folder=self._folder,
-            start_step=start_step,
-            total_steps=plan.horizon.total,
-            hyperparameters=to_tree(plan.spec),
-            texts={"spec": dump(plan.spec), "plan": described},
-            live=self._live,
-            eval_tags=plan.evaluation.tags,
-        )
-        where = f"device: {built.device} ({self._chosen.reason})", f"run: {self._folder}"
-        for line in (*described.splitlines(), *where, *_automatic_workers(plan)):
-            reporter.notice(line)
-        per_sample, per_item = built.flops_per_sample, plan.evidence.data.items_per_sample
-        flops = None if per_sample is None else per_sample / per_item
-        peak = plan.card.peak_tflops(plan.precision.arithmetic, plan.precision.accumulation)
-        self._points = LogPoints(reporter, built.device, flops, peak, self._gpu_sampler(reporter))
+        occasion = Occasion(self._plan, self._chosen, self.folder, start_step, self._live)
+        self._reporter = reporter = reporter_of(occasion, built.device, self.leads)
+        self._points = log_points(occasion, built, reporter, self._closers if self.leads else None)
         return reporter, self._points
 
-    def _gpu_sampler(self, reporter: Reporter) -> Callable[[], dict[str, float]]:
-        if self._chosen.uuid is None:
-            return dict
-        from trainer4090.report.nvml import open_sampler
-
-        sampler = open_sampler(self._chosen.uuid, reporter.notice)
-        self._closers.append(sampler.close)
-        return sampler.values
-
     def close(self, finished: bool) -> None:
-        """Write what is still on its way, then flush and close every sink."""
+        """Write what is still on its way, then flush and close every sink; every rank finishes, or fails alone."""
+        self._peak_gib = _peak_memory_gib(self._device)
+        if finished:
+            largest = self._ranks.maxima(list(self._peak_gib.values()))
+            self._peak_gib = dict(zip(self._peak_gib, largest, strict=True))
         if self._points is not None:
             self._points.flush()
         for closer in self._closers:
@@ -127,17 +124,21 @@ class Session:
             evaluation = self._progress.evaluation if finished and self._progress is not None else {}
             self._reporter.close({f"eval/{name}": value for name, value in evaluation.items()})
 
+    def leave(self) -> None:
+        """Part from the other ranks, once everything is written."""
+        self._ranks.close()
+
     def result(self, exit_code: int, problems: list[str]) -> dict[str, Any]:
         """Content of `result.json`; what is not known is absent."""
         progress = self._progress
         result: dict[str, Any] = {
-            "status": _STATUS.get(exit_code, "failed"),
+            "status": STATUS.get(exit_code, "failed"),
             "exit_code": exit_code,
             "steps": 0 if progress is None else progress.step,
             "eval": {} if progress is None else progress.evaluation,
             "best": None if progress is None else ending.best(self._plan, progress),
             "stopped_early": (exit_code == 0 and progress and ending.stopped_early(self._plan, progress)) or None,
-            "peak_memory_gib": _peak_memory_gib(self._device),
+            "peak_memory_gib": self._peak_gib or None,
             "problems": problems or None,
         }
         if self._points is not None:
@@ -167,16 +168,9 @@ def restored(built: Run, state: dict[str, Any], path: Path | None) -> Progress:
         raise CheckpointFileError(problem) from error
 
 
-def _automatic_workers(plan: Plan) -> list[str]:
-    from trainer4090.data.pipeline.workers import num_processes
-
-    wanted = plan.spec.data.config.num_workers
-    return [f"data.num_workers: auto is {num_processes(wanted)} here"] if wanted == "auto" else []
-
-
-def _peak_memory_gib(used: torch.device | None) -> dict[str, float] | None:
+def _peak_memory_gib(used: torch.device | None) -> dict[str, float]:
     if used is None or used.type != "cuda":
-        return None  # not known on a CPU
+        return {}  # not known on a CPU
     import torch
 
     return {

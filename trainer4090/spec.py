@@ -66,6 +66,16 @@ class EmaSection:
     decay: Probability | None
 
 
+@dataclass(frozen=True)
+class LaunchSection:
+    """When a rank that shows nothing is taken for lost."""
+
+    stall_s: PositiveFloat
+    """Inside updates."""
+    slow_s: PositiveFloat
+    """While it is built, evaluates, saves, or makes its first update of a batch size."""
+
+
 AxisWord = Literal["precision", "memory", "kernels", "parallelism"]
 
 
@@ -152,6 +162,7 @@ class RunSpec:
     run: RunSection
     train: TrainSection
     ema: EmaSection
+    launch: LaunchSection
     ablate: AblateSection
     start: StartSection
     rates: RatesSection
@@ -173,7 +184,7 @@ class RunSpec:
 def to_tree(spec: RunSpec) -> dict[str, Any]:
     """The spec as plain containers, in the shape of the configuration tree."""
     tree = _plain(spec.root)
-    for name in ("run", "train", "ema", "ablate"):
+    for name in ("run", "train", "ema", "launch", "ablate"):
         tree[name] = _plain(getattr(spec, name))
     for group in SINGLE_GROUPS:
         choice = getattr(spec, group)

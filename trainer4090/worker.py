@@ -12,14 +12,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trainer4090 import device, parse, plan, rules, run_folder, timings
+from trainer4090 import device, launch, parse, plan, rules, run_folder, timings
 from trainer4090.disk import append_text, write_json
 from trainer4090.errors import exit_code_of, lines_of
 from trainer4090.failure import translated
+from trainer4090.parallelism import degrees
 from trainer4090.plan import Plan
 from trainer4090.plugin_modules import blamed
 from trainer4090.plugins.loading import load
 from trainer4090.process import end_with_parent
+from trainer4090.ranks import FIRST, Place
 from trainer4090.report.environment import environment
 from trainer4090.session import Session
 from trainer4090.signals import StopRequest
@@ -35,18 +37,26 @@ class Ready:
     device: device.Choice
 
 
-def prepare(spec: RunSpec, measured: tuple[Timing, ...] = ()) -> Ready:
-    """Choose the device, make the plan, and check it. Imports no torch and writes nothing.
+def prepare(spec: RunSpec, measured: tuple[Timing, ...] = (), place: Place = FIRST) -> Ready:
+    """Choose the device of a rank, make the plan, and check it. Imports no torch and writes nothing.
 
     `measured`: what settled keys of the spec.
 
     Raises:
         TrainerError: the spec cannot be run here.
     """
-    chosen = device.choose(spec.root.device, spec.card)
-    made = plan.make(spec, chosen.card, replace(plan.gather(spec), timings=measured))
+    cards = _num_cards(spec, place)
+    num_ranks = degrees(spec.parallelism.name, spec.parallelism.config, cards).ranks
+    chosen = device.choose_one_of(spec.root.device, spec.card, num_ranks, place.local_rank)
+    made = plan.make(spec, chosen.card, replace(plan.gather(spec), timings=measured, num_cards=cards))
     rules.check(made)
     return Ready(made, chosen)
+
+
+def _num_cards(spec: RunSpec, place: Place) -> int:
+    if place.size > 1:
+        return place.size
+    return device.count(spec.root.device) if spec.root.cards == "auto" else spec.root.cards
 
 
 def planned(spec: RunSpec) -> Plan:
@@ -64,20 +74,34 @@ def planned(spec: RunSpec) -> Plan:
 def run(ready: Ready, folder: Path, resume_from: Path | None, stop: StopRequest, live: bool) -> dict[str, Any]:
     """Train in `folder` (claimed and locked by the caller) and return what `result.json` holds.
 
-    Whatever ends the run, `result.json` and `train.log` say so before the error goes on to the caller.
+    A plan of several ranks trains in a process for each, any other in this one. Whatever ends the run, `result.json`
+    and `train.log` say so before the error goes on to the caller.
     """
-    session = Session(ready.plan, ready.device, folder, live)
+    if ready.plan.degrees.ranks > 1:
+        return launch.run(ready.plan, folder, resume_from)
+    return trained(Session(ready.plan, ready.device, folder, live), ready.plan, resume_from, stop)
+
+
+def trained(session: Session, plan: Plan, resume_from: Path | None, stop: StopRequest) -> dict[str, Any]:
+    """Train in this process; what `result.json` holds.
+
+    Raises:
+        BaseException: what ended the run, recorded in the run's folder.
+    """
     try:
         session.train(resume_from, stop)
         session.close(finished=True)
     except BaseException as error:
-        failure = translated(error, ready.plan, session.training)
-        _record(session, folder, failure, error)
+        failure = translated(error, plan, session.training)
+        if session.leads:
+            _record(session, session.folder, failure, error)
         if failure is error:
             raise
         raise failure from error
     result = session.result(0, [])
-    write_json(folder / "result.json", result)
+    if session.leads:
+        write_json(session.folder / "result.json", result)
+    session.leave()
     return result
 
 

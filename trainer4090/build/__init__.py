@@ -21,6 +21,7 @@ from trainer4090.finetune.start import start_from
 from trainer4090.losses import LOSSES
 from trainer4090.models import MODELS
 from trainer4090.plan import Plan
+from trainer4090.ranks import ALONE, Ranks
 from trainer4090.records import Loss, Model, Part, Site
 
 
@@ -33,6 +34,7 @@ class Run:
     data: Data
     loss: Loss
     executor: Executor
+    ranks: Ranks
     flops_per_sample: float | None
     """Forward and backward of the bare model, None when they cannot be counted."""
 
@@ -43,17 +45,17 @@ def build(
     notice: Callable[[str], None],
     dtype: torch.dtype = torch.float32,
     restoring: bool = False,
+    ranks: Ranks = ALONE,
 ) -> Run:
     """The run of `plan` on `device`. The model is initialised on the CPU, so every device starts equal.
 
-    `dtype`: of parameters and inputs; float64 lets a comparison see algebra instead of rounding.
+    `dtype`: of parameters and inputs; float64 shows algebra instead of rounding. `ranks`: each builds the same run.
     `restoring`: a saved state is put into the run next, so `model.weights` is not read again.
 
     Raises:
         ConfigError: the model does not take the data's items, the weights are not its own, or nothing is trained.
         DataError: the data set is damaged or its labels are out of range.
-        MachineError: a compiler is missing, or a package that reads the weights.
-        CheckpointFileError: the weights cannot be read.
+        MachineError, CheckpointFileError: a compiler is missing, or the weights cannot be read.
     """
     spec = plan.spec
     data = DATA.get(spec.data.name).build(spec.data.config, spec.train.seed)
@@ -63,20 +65,20 @@ def build(
     frozen = freeze(model.module, model.blocks, spec.start.freeze, notice)
     model.module.to(dtype)
     flops = flops_per_sample(plan, data, model, loss, notice)
-    module = _transformed(plan, model, device, notice)
+    part = _transformed(plan, model, Site(ranks.rank, device, ranks.mesh, notice))
     forward = Forward(
-        module=module,
+        module=part.module,
         prepare=partial(prepared, prepare=data.prepare, dtype=dtype, channels_last=plan.kernels.channels_last),
-        context=_context(plan, module, device),
+        context=_context(plan, part.module, device),
         device=device,
         frozen=frozen,
         staging=Staging(device) if device.type == "cuda" and spec.feed.prefetch_stream else None,
     )
     forward.set_training(True)
-    executor = make_executor(plan, forward, loss, model.blocks)
+    executor = make_executor(plan, forward, loss, part, ranks)
     if device.type == "cuda":
         data = replace(data, train=data.train.resident(device), evaluation=data.evaluation.resident(device))
-    return Run(plan, device, data, loss, executor, flops)
+    return Run(plan, device, data, loss, executor, ranks, flops)
 
 
 def _context(plan: Plan, module: nn.Module, device: torch.device) -> MakeContext:
@@ -97,9 +99,8 @@ def _initialised(plan: Plan, restoring: bool, notice: Callable[[str], None]) -> 
     return model
 
 
-def _transformed(plan: Plan, model: Model, device: torch.device, notice: Callable[[str], None]) -> nn.Module:
-    parts = (Part(model.module.to(device), model.blocks, model.compile_units),)
-    site = Site(rank=0, device=device, notice=notice)
+def _transformed(plan: Plan, model: Model, site: Site) -> Part:
+    parts = (Part(model.module.to(site.device), model.blocks, model.compile_units),)
     for transform in plan.transforms:
         parts = transform.apply(parts, site)
-    return parts[0].module
+    return parts[0]

@@ -71,10 +71,14 @@ class LocalExecutor:
             total = self._loss.total(self.forward(micro_inputs), micro_targets)
             total.backward(self._update.seed(total, divisor))
             loss_sums.append(total.detach())
+        return self.finish(tuple(loss_sums), num_targets, observe)
+
+    def finish(self, loss_sums: tuple[torch.Tensor, ...], num_targets: int, observe: bool) -> StepOutput:
+        """Make an update from the gradients that lie in the parameters: the second half of `update`."""
         gradients = self._gradients()
         self._update.unscale(gradients)
         grad_norm = self._clip(gradients) if observe or self._clip_norm is not None else None
-        return self._update.apply(tuple(loss_sums), num_targets, grad_norm)
+        return self._update.apply(loss_sums, num_targets, grad_norm)
 
     def release_gradients(self) -> None:
         """Forget the gradients of the update before, and with them their memory."""

@@ -69,10 +69,17 @@ class Mean:
         self._total = self._total + total.double()
         self._count = self._count + count
 
+    def sums(self) -> tuple[float, float]:
+        """The sum and the number of targets so far."""
+        return float(self._total), float(self._count)
+
+    def of_sums(self, total: float, count: float) -> float:
+        """The finished mean of sums, those of several processes added up; NaN without a valid target."""
+        return self._finish(total / count) if count else math.nan
+
     def result(self) -> float:
         """The finished mean, NaN without a valid target."""
-        count = int(self._count)
-        return self._finish(float(self._total) / count) if count else math.nan
+        return self.of_sums(*self.sums())
 
 
 def is_valid(targets: torch.Tensor, ignore_index: int | None) -> torch.Tensor:

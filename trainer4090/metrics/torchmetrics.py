@@ -166,6 +166,8 @@ class _Library:
         if self._metric is None:
             num_outputs = scores.shape[-1] if scores.ndim > 1 else 1
             self._metric = _made(self._wanted, self._question, num_outputs).to(scores.device)
+            # It would ask the other ranks, which neither answer nor need to: it sees every output already.
+            self._metric.distributed_available_fn = lambda: False
         self._metric.update(scores, wanted)
 
     def result(self) -> float:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from trainer4090.errors import ConfigError, DataError
 from trainer4090.plan import Plan
-from trainer4090.rules import attention, compilation, data, kernels, memory, model, precision, run
+from trainer4090.rules import attention, compilation, data, kernels, memory, model, precision, ranks, run
 
 RULES = (
     *run.RULES,
@@ -17,6 +17,7 @@ RULES = (
     *kernels.RULES,
     *attention.RULES,
     *compilation.RULES,
+    *ranks.RULES,
 )
 DATA_RULES = data.RULES
 

@@ -24,23 +24,28 @@ def one_length(plan: Plan) -> Problems:
 def batch_divides(plan: Plan) -> Problems:
     """batch_size = micro_batch x accumulation x data_ranks."""
     batching = plan.batching
-    whole = batching.batch_size // batching.data_ranks
+    ranks, whole = batching.data_ranks, batching.batch_size // batching.data_ranks
+    if batching.batch_size % ranks:
+        nearest = " or ".join(str(size) for size in (whole * ranks, (whole + 1) * ranks) if size)
+        given = f"{batching.batch_size} cannot be shared out to {ranks} cards"
+        yield Problem("train.batch_size", given, f"the nearest that can: {nearest}")
+        return
     if batching.micro_batch * batching.accumulation != whole:
         valid = [size for size in range(1, whole + 1) if whole % size == 0]
         below = max((size for size in valid if size < batching.micro_batch), default=None)
         above = min((size for size in valid if size > batching.micro_batch), default=None)
         nearest = " or ".join(str(size) for size in (below, above) if size is not None)
-        given = f"{batching.micro_batch} does not divide train.batch_size={batching.batch_size}"
+        shares = "" if ranks == 1 else f" / {ranks} cards = {whole}"
+        given = f"{batching.micro_batch} does not divide train.batch_size={batching.batch_size}{shares}"
         yield Problem("train.micro_batch", given, f"the nearest that do: {nearest}")
 
 
 def cards_fit(plan: Plan) -> Problems:
     """No more cards than the parallelism uses."""
-    cards = plan.spec.root.cards
-    if cards != "auto" and cards > plan.parallelism.max_cards:
+    cards, most = plan.spec.root.cards, plan.parallelism.max_cards
+    if cards != "auto" and most is not None and cards > most:
         name = plan.spec.parallelism.name
-        given = f"{cards}, but parallelism={name} uses {plan.parallelism.max_cards}"
-        yield Problem("cards", given, f"use cards={plan.parallelism.max_cards}")
+        yield Problem("cards", f"{cards}, but parallelism={name} uses {most}", f"use cards={most}")
 
 
 def best_by_is_evaluated(plan: Plan) -> Problems:

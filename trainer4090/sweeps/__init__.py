@@ -12,13 +12,11 @@ from typing import final
 from trainer4090 import card, device
 from trainer4090.disk import write_text
 from trainer4090.errors import TrainerError
+from trainer4090.parallelism import degrees
 from trainer4090.spec import RunSpec
 from trainer4090.sweeps.cards import Cards
 from trainer4090.sweeps.job import Compose, Job, Settle
 from trainer4090.sweeps.table import JobResult, as_jsonl, as_markdown
-
-NUM_CARDS = 1
-"""Of a job."""
 
 
 @final
@@ -74,7 +72,7 @@ class Sweep:
             print(f"[job {job.number}] {job}", flush=True)
             self._record(job, job.refused(error))
             return []
-        places = self._cards.take(spec.root.device, NUM_CARDS)
+        places = self._cards.take(spec.root.device, _num_cards(spec))
         self._jobs.append(job)
         if self.stopped_by is not None:  # while it waited for a card
             self._cards.give(places)
@@ -107,3 +105,9 @@ class Sweep:
             if row.status != "ok":
                 says = f"trainer4090: job {job.number} ({job}) {row.status}: {row.reason}"
                 print(says, file=sys.stderr, flush=True)
+
+
+def _num_cards(spec: RunSpec) -> int:
+    """Cards that the job trains on."""
+    wanted = device.count(spec.root.device) if spec.root.cards == "auto" else spec.root.cards
+    return degrees(spec.parallelism.name, spec.parallelism.config, wanted).ranks

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,11 @@ from trainer4090.disk import write_json
 from trainer4090.errors import ConfigError, Problem
 from trainer4090.failure import exhaustion
 from trainer4090.metrics import METRICS
+from trainer4090.parallelism.single import Config
 from trainer4090.schema import suggestion
-from trainer4090.spec import RunSpec, flatten, to_tree
+from trainer4090.spec import Choice, RunSpec, flatten, to_tree
+
+_SINGLE = Choice("single", Config())
 
 
 def run(words: Sequence[str]) -> int:
@@ -40,13 +43,18 @@ def run(words: Sequence[str]) -> int:
             changes.append(word)
     split = _split(options["split"])
     folder = run_folder.find(options["run"])
-    spec = changed(parse.load(folder / "spec.yaml", notice=print), changes)
+    spec = in_one_process(changed(parse.load(folder / "spec.yaml", notice=print), changes))
     file = checkpoint_file.named(folder, options["checkpoint"], print)
     record = evaluated(spec, file, split)
     write_json(folder / "evaluation.json", record)
     values = ", ".join(f"eval {name} {value:.4f}" for name, value in record["eval"].items())
     print(f"{file} (update {record['step']}, {split} split): {values}")
     return 0
+
+
+def in_one_process(spec: RunSpec) -> RunSpec:
+    """The spec on one card: what was trained is the same on any number of them."""
+    return replace(spec, root=replace(spec.root, cards="auto"), parallelism=_SINGLE)
 
 
 def _split(word: str) -> Split:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trainer4090 import checkpoint_file, resume, run_folder, timings, worker
+from trainer4090 import checkpoint_file, rank, resume, run_folder, timings, worker
 from trainer4090.composition import compose
 from trainer4090.disk import write_json, write_text
 from trainer4090.finetune.start import require_start
 from trainer4090.parse import load, parse, saved_tree
 from trainer4090.plan import Plan
+from trainer4090.ranks import place_in
 from trainer4090.report.environment import environment
 from trainer4090.signals import StopRequest
 from trainer4090.spec import RunSpec, dump
@@ -44,8 +46,13 @@ def run(words: Sequence[str]) -> int:
     Raises:
         TrainerError: the run cannot start, or did not end well; `result.json` says the same.
     """
+    place = place_in(os.environ)
+    if place.rank > 0:
+        return rank.follow(place)
     start = _start(words)
-    ready = worker.prepare(start.spec)
+    ready = worker.prepare(start.spec, place=place)
+    if place.size > 1:
+        rank.require_ranks(ready.plan, place)
     folder, stop = start.folder, StopRequest()
     if start.found is None:
         if start.spec.start.weights is not None:
@@ -62,7 +69,11 @@ def run(words: Sequence[str]) -> int:
             print(f"resume: going on from {file}", flush=True)
         ready = replace(ready, plan=settled(ready.plan, words, folder))
         _save_start(ready.plan, folder, start.overrides)
-        result = worker.run(ready, folder, file, stop, live=sys.stdout.isatty())
+        live = sys.stdout.isatty()
+        if place.size > 1:
+            result = rank.lead(place, ready, folder, file, stop, live)
+        else:
+            result = worker.run(ready, folder, file, stop, live)
     print(summary(result, folder), flush=True)
     return 0
 

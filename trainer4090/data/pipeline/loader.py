@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from trainer4090.data import Source
 from trainer4090.data.pipeline.hashing import draws, key
 from trainer4090.data.pipeline.resident import Resident
+from trainer4090.data.pipeline.share import Share, Slice
 from trainer4090.data.pipeline.workers import Fetched, fetch_in_workers
 from trainer4090.errors import DataError, Problem
 from trainer4090.records import Batch
@@ -34,15 +35,6 @@ class Position:
 
     epoch: int
     consumed: int
-
-
-@dataclass(frozen=True)
-class Slice:
-    """Samples `begin` to `end` of the order of `epoch`."""
-
-    epoch: int
-    begin: int
-    end: int
 
 
 def epoch_order(seed: int, epoch: int, num_samples: int) -> torch.Tensor:
@@ -73,26 +65,36 @@ def training_batches(
     if start.consumed > num_samples:
         given = f"{start.consumed} samples of epoch {start.epoch} were trained on, {num_samples} are there"
         raise DataError(Problem("data", given, "resume with the data set that the run began with"))
-    slices = _slices(num_samples, batch_size, start)
+    slices = slices_from(num_samples, batch_size, start)
     if num_workers and not isinstance(source, Resident):
-        ahead = _slices(num_samples, batch_size, start)
+        ahead = slices_from(num_samples, batch_size, start)
         results = fetch_in_workers(SliceFetcher(source, seed), ahead, num_workers, pin)
         return _batches_from(results, count_targets, num_samples, slices)
     return _batches_here(source, count_targets, seed, slices, pin)
 
 
 def evaluation_batches(
-    source: Source, count_targets: CountTargets, batch_size: int, num_workers: int = 0, pin: bool = False
+    source: Source,
+    count_targets: CountTargets,
+    batch_size: int,
+    num_workers: int = 0,
+    pin: bool = False,
+    share: Share | None = None,
 ) -> Generator[Batch, None, None]:
-    """Every sample once, in order, without augmentation; closing the iterator ends its worker processes."""
+    """Every sample once, in order, without augmentation; closing the iterator ends its worker processes.
+
+    `share`: of the batches, each of which one rank reads.
+    """
+    order = torch.arange(len(source))
+    order = order if share is None else share.order(order)
     if num_workers and not isinstance(source, Resident):
-        parts = (Slice(-1, begin, begin + batch_size) for begin in range(0, len(source), batch_size))
-        with closing(fetch_in_workers(SliceFetcher(source, seed=0), parts, num_workers, pin)) as results:
+        parts = (Slice(-1, begin, begin + batch_size) for begin in range(0, len(order), batch_size))
+        with closing(fetch_in_workers(SliceFetcher(source, 0, share), parts, num_workers, pin)) as results:
             for samples in results:
                 yield Batch(samples.inputs, samples.targets, count_targets(samples.targets))
         return
-    read = _reader(source, torch.arange(len(source)), epoch=-1)
-    for begin in range(0, len(source), batch_size):
+    read = reader(source, order, epoch=-1)
+    for begin in range(0, len(order), batch_size):
         samples, host_targets = read(begin, begin + batch_size)
         yield Batch(samples.inputs, samples.targets, count_targets(host_targets))
 
@@ -100,21 +102,27 @@ def evaluation_batches(
 class SliceFetcher:
     """Samples of a slice. It keeps the order of one epoch, which each worker process makes for itself."""
 
-    def __init__(self, source: Source, seed: int) -> None:
-        """`source` is pickled with it for every worker process."""
+    def __init__(self, source: Source, seed: int, share: Share | None = None) -> None:
+        """`source` is pickled with it for every worker process. Slices are those of the share's own order."""
         self._source = source
         self._seed = seed
+        self._share = share
         self._epoch = -1
-        self._order = torch.arange(len(source))  # of epoch -1, which is evaluation
+        self._order = self._own(torch.arange(len(source)))  # of epoch -1, which is evaluation
 
     def __call__(self, part: Slice) -> Fetched:
         """Inputs and targets of `part`, on the host."""
         if part.epoch != self._epoch:
-            self._epoch, self._order = part.epoch, epoch_order(self._seed, part.epoch, len(self._source))
+            order = epoch_order(self._seed, part.epoch, len(self._source))
+            self._epoch, self._order = part.epoch, self._own(order)
         return Fetched(*self._source.fetch(self._order[part.begin : part.end], part.epoch))
 
+    def _own(self, order: torch.Tensor) -> torch.Tensor:
+        return order if self._share is None else self._share.order(order)
 
-def _slices(num_samples: int, batch_size: int, start: Position) -> Iterator[Slice]:
+
+def slices_from(num_samples: int, batch_size: int, start: Position) -> Iterator[Slice]:
+    """The batches of all epochs behind a position, without end."""
     epoch, begin = start.epoch, start.consumed
     while True:
         while begin < num_samples:
@@ -124,11 +132,12 @@ def _slices(num_samples: int, batch_size: int, start: Position) -> Iterator[Slic
         epoch, begin = epoch + 1, 0
 
 
-def _after(part: Slice, num_samples: int) -> Position:
+def after(part: Slice, num_samples: int) -> Position:
+    """The position behind a batch."""
     return Position(part.epoch, part.end) if part.end < num_samples else Position(part.epoch + 1, 0)
 
 
-def _reader(source: Source, order: torch.Tensor, epoch: int) -> Callable[[int, int], tuple[Fetched, torch.Tensor]]:
+def reader(source: Source, order: torch.Tensor, epoch: int) -> Callable[[int, int], tuple[Fetched, torch.Tensor]]:
     """(begin, end) -> the samples of that part of `order`, and their targets on the host."""
     if isinstance(source, Resident):
         return _Stretches(source, order, epoch)
@@ -182,9 +191,9 @@ def _batches_here(
     pin = pin and not isinstance(source, Resident)
     for part in slices:
         if read is None or part.epoch != epoch:
-            epoch, read = part.epoch, _reader(source, epoch_order(seed, part.epoch, num_samples), part.epoch)
+            epoch, read = part.epoch, reader(source, epoch_order(seed, part.epoch, num_samples), part.epoch)
         # No variable here holds the batch: memory of the one before is free, and warm, when the next is read.
-        yield _batch(*read(part.begin, part.end), count_targets, pin), _after(part, num_samples)
+        yield _batch(*read(part.begin, part.end), count_targets, pin), after(part, num_samples)
 
 
 def _batch(samples: Fetched, host_targets: torch.Tensor, count_targets: CountTargets, pin: bool) -> Batch:
@@ -199,4 +208,4 @@ def _batches_from(
     with closing(results):
         for part, samples in zip(slices, results, strict=False):
             batch = Batch(samples.inputs, samples.targets, count_targets(samples.targets))
-            yield batch, _after(part, num_samples)
+            yield batch, after(part, num_samples)
