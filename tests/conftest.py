@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from trainer4090 import plan, rules
+from trainer4090 import loop, plan, rules
 from trainer4090.build import Run, build
 from trainer4090.card import CPU, Card
 from trainer4090.composition import compose
-from trainer4090.data.pipeline.loader import Position, training_batches
+from trainer4090.data.pipeline.loader import Position
 from trainer4090.parse import parse
 from trainer4090.plan import Plan
 
@@ -65,9 +65,7 @@ def run_of(*words: str, dtype: torch.dtype = torch.float32) -> Run:
 def train_updates(run: Run, num_updates: int) -> list[float]:
     """Make updates from the start of the data; their losses."""
     losses = []
-    batches = training_batches(
-        run.data.train, run.loss.count, run.plan.batching.batch_size, run.plan.spec.train.seed, Position(0, 0), 0, False
-    )
+    batches = loop.batches_from(run, Position(0, 0))
     for _, (batch, _) in zip(range(num_updates), batches, strict=False):
         losses.append(float(run.executor.step(batch, observe=True).loss))
     return losses

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 import runs
-import torch
 from conftest import REPOSITORY, command
+from equal_runs import assert_near
 from runs import COMMON
 from test_interrupt import wait_for
 
@@ -64,22 +64,25 @@ def test_a_run_of_two_ranks_is_a_run(tmp_path: Path) -> None:
 
 
 def test_a_resume_with_another_number_of_ranks(tmp_path: Path) -> None:
-    words = (*MLP, "model.dropout=0.2", "optimizer=adamw", "train.checkpoint_every=12", "parallelism=ddp")
-    assert command((*words, "cards=2", "run.dir=whole"), tmp_path).returncode == 0
-    assert command((*words, "cards=2", "train.checkpoint_every=12"), tmp_path).returncode == 0
-    saved = {path.name: path for path in checkpoint_file.files(tmp_path / "whole")}
-    for cards, step in (("cards=1", 24), ("cards=2", 36)):
-        name = f"step-{step:08d}.pt"
-        if name in saved:
-            for suffix in ("", ".sha256"):
-                shutil.copy(tmp_path / "whole/checkpoints" / (name + suffix), tmp_path / "run/checkpoints")
-            done = command((f"resume=run/checkpoints/{name}", cards), tmp_path)
-            assert done.returncode == 0, done.stderr
-    one = torch.load(checkpoint_file.files(tmp_path / "whole")[0])
-    other = torch.load(checkpoint_file.files(tmp_path / "run")[0])
-    for part in ("model",):
-        for key, tensor in one["executor"][part].items():
-            torch.testing.assert_close(other["executor"][part][key], tensor, rtol=1e-4, atol=1e-5)
+    words = (*MLP, "model.dropout=0.2", "optimizer=adamw", "schedule=constant", "ema.decay=0.9", "parallelism=ddp")
+    words = (*words, "train.micro_batch=16")
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    for folder in (whole, parts):
+        folder.mkdir()
+    assert command((*words, "cards=2"), whole).returncode == 0
+    starts = ((*words, "cards=2", "train.steps=10"), ("resume=run", "cards=1", "train.steps=25"))
+    for start in (*starts, ("resume=run", "cards=2", "train.steps=40")):
+        done = command(start, parts)
+        assert done.returncode == 0, done.stderr
+    curves = [
+        {line["step"]: line["train/loss"] for line in runs.metrics(folder) if "train/loss" in line}
+        for folder in (parts, whole)
+    ]
+    assert curves[0] == pytest.approx(curves[1], rel=1e-4)
+    one, other = runs.state(whole)["executor"], runs.state(parts)["executor"]
+    for part in ("model", "average"):
+        assert_near(one[part], other[part], 1e-5)
+    assert other["update"] == one["update"]
 
 
 def test_torchrun_makes_one_folder(tmp_path: Path) -> None:
