@@ -532,7 +532,7 @@ MUTANTS = {
         "memory_cap.py", "cap.gib * MIB_PER_GIB <= card.memory_mib", "cap.gib <= card.memory_mib",
         "test_memory_cap.py::test_a_cap_that_is_none[above]"),
     "exhausted_within_a_cap_that_is_not_named": Mutant(
-        "failure.py", 'f" within {KEY}={cap:g}"', '""',
+        "failure.py", 'f" within {KEY}={cap_gib:g}"', '""',
         "test_memory_cap.py::test_exhausted_memory_names_the_cap[cap]"),
     "gradients_of_ranks_averaged_only": Mutant(
         "executors/replicated.py", " * self._ranks.size)\n",
@@ -551,8 +551,8 @@ MUTANTS = {
         "            pass\n",
         "test_ddp.py::test_tail_of_an_epoch[11 samples]"),
     "targets_of_the_share": Mutant(
-        "data/pipeline/shared.py", "samples.targets, count(part), whole",
-        "samples.targets, len(samples.targets), whole",
+        "data/pipeline/shared.py", "targets, count(part), whole",
+        "targets, len(samples.targets), whole",
         "test_ddp.py::test_two_ranks_are_one_process[mlp-ragged-accumulated]"),
     "every_rank_draws_alike": Mutant(
         "executors/replicated.py", "rank * batching.accumulation + number))",
