@@ -325,23 +325,24 @@ MUTANTS = {
         "_FLIP_STREAM, epoch), torch.arange(len(indices))) < 0",
         "test_image_folder.py::test_augmentation_is_a_function_of_seed_epoch_and_sample"),
     "hidden_colours_appear": Mutant(
-        "data/pipeline/decode.py", "if image.has_transparency_data:", "if False:",
+        "data/pipeline/pillow_modes.py", "if image.has_transparency_data:", "if False:",
         "test_decode.py::test_stated_pixels[alpha-hidden]"),
     "sixteen_bits_saturate": Mutant(
-        "data/pipeline/decode.py", "return _from_16_bits(image)", 'return image.convert("L")',
+        "data/pipeline/pillow_modes.py", "return _from_16_bits(image)", 'return image.convert("L")',
         "test_decode.py::test_stated_pixels[16-bit]"),
     "rotation_forgotten": Mutant(
-        "data/pipeline/decode.py", "image if turn is None else image.transpose(turn)", "image",
+        "data/pipeline/pillow_modes.py", "image if turn is None else image.transpose(turn)", "image",
         "test_decode.py::test_exif_rotation_is_applied_once[6-PNG]"),
     "fast_rotation_mirrored": Mutant(
         "data/pipeline/jpeg.py", "6: lambda pixels: pixels.swapaxes(0, 1)[:, ::-1]",
         "6: lambda pixels: pixels.swapaxes(0, 1)[::-1]", "test_jpeg.py::test_a_rotation_is_that_of_pillow[6-cropped]"),
     "fast_decoder_takes_rgb_for_grey": Mutant(
-        "data/pipeline/jpeg.py", '"L": ImageReadMode.GRAY', '"L": ImageReadMode.RGB',
+        "data/pipeline/jpeg.py", '_READ_MODES = {"L": 1', '_READ_MODES = {"L": 3',
         "test_jpeg.py::test_the_pixels_are_those_of_pillow[progressive-grey]"),
     "fast_decoder_crops_before_it_turns": Mutant(
-        "data/pipeline/decode.py", "turned(pixels, header.orientation)[upper:lower, left:right]",
-        "turned(pixels[upper:lower, left:right], header.orientation)",
+        "data/pipeline/decode.py", "_view(turned(planes.permute(1, 2, 0).numpy(), plain.orientation)"
+        "[upper:lower, left:right])",
+        "_view(turned(planes.permute(1, 2, 0).numpy()[upper:lower, left:right], plain.orientation))",
         "test_jpeg.py::test_a_rotation_is_that_of_pillow[6-cropped]"),
     "notes_of_a_camera_passed_over": Mutant(
         "data/pipeline/jpeg.py", "if marker not in _HARMLESS:", "if False:",
@@ -349,6 +350,41 @@ MUTANTS = {
     "fast_decoder_never_reduces": Mutant(
         "data/pipeline/decode.py", "header.height // down) > 1:", "header.height // down) > 1000:",
         "test_jpeg.py::test_a_reduced_size_is_left_to_pillow"),
+    "fast_crop_begins_elsewhere": Mutant(
+        "data/pipeline/decode.py", "upper * strides[1] + left * strides[2]", "left * strides[1] + upper * strides[2]",
+        "test_jpeg.py::test_the_pixels_are_those_of_pillow[optimized-colour]"),
+    "grey_fills_one_channel": Mutant(
+        "data/pipeline/decode.py", "sample.copy_(resized)", "sample[:, :1].copy_(resized)",
+        "test_decode.py::test_stated_pixels[grey]"),
+    "first_piece_of_a_file_for_all": Mutant(
+        "data/pipeline/jpeg.py", "content += more", "continue",
+        "test_jpeg.py::test_a_file_that_comes_in_pieces_is_read_whole"),
+    "samples_read_ahead_take_each_others_place": Mutant(
+        "data/pipeline/file_source.py", "files, boxes[part], places[part], strict=True",
+        "files, boxes[part], places, strict=False", "test_jpeg.py::test_a_batch_is_its_samples"),
+    "boxes_of_the_first_read_ahead_for_all": Mutant(
+        "data/pipeline/file_source.py", "map(self._opened, chosen[part], boxes[part])",
+        "map(self._opened, chosen[part], boxes)", "test_jpeg.py::test_a_batch_is_its_samples"),
+    "batches_without_autograd": Mutant(
+        "data/pipeline/file_source.py", "samples = new_samples(len(chosen), self.format)",
+        "samples = torch.inference_mode()(new_samples)(len(chosen), self.format)",
+        "test_jpeg.py::test_a_batch_lies_as_it_was_decoded[colour]"),
+    "memory_of_a_batch_offered_twice": Mutant(
+        "data/pipeline/batch_memory.py", "    _offered.set(None)\n", "",
+        "test_slots.py::test_a_batch_that_is_filled_in_its_slot_arrives_as_it_is[two]"),
+    "memory_of_a_batch_offered_for_ever": Mutant(
+        "data/pipeline/batch_memory.py", "_offered.reset(token)", "_offered.set(memory)",
+        "test_slots.py::test_a_batch_is_filled_in_its_slot_and_not_copied"),
+    "batches_filled_elsewhere_and_copied": Mutant(
+        "data/pipeline/slots.py", "with offered(None if slot is None else self._memory(slot)):", "with offered(None):",
+        "test_slots.py::test_a_batch_is_filled_in_its_slot_and_not_copied"),
+    "targets_written_over_a_batch_in_its_slot": Mutant(
+        "data/pipeline/slots.py", "strict=True) if begin is not None), default=0)",
+        "strict=True) if begin is not None and not begin + 1), default=0)",
+        "test_slots.py::test_a_batch_that_is_filled_in_its_slot_arrives_as_it_is[one]"),
+    "a_batch_travels_in_memory_that_is_free": Mutant(
+        "data/pipeline/slots.py", "leaf.clone() if _lies_in(leaf, memory) else leaf", "leaf",
+        "test_slots.py::test_a_batch_that_cannot_stay_in_its_slot_leaves_it[no-room]"),
     "memory_used_again_at_once": Mutant(
         "data/pipeline/slots.py", "weakref.finalize(array, self._release, sent.slot).atexit = False",
         "self._release(sent.slot)", "test_slots.py::test_batches_that_are_kept_stay_as_they_are"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,8 @@ from trainer4090.build import prepared
 from trainer4090.data import DATA
 from trainer4090.data.pipeline import decode as module
 from trainer4090.data.pipeline.decode import UnreadableImageError, decode
-from trainer4090.data.pipeline.jpeg import pixels_of_plain
+from trainer4090.data.pipeline.file_source import READ_AHEAD
+from trainer4090.data.pipeline.jpeg import jpeg_content, planes_of_plain
 from trainer4090.item_format import ImageFormat
 
 COLOUR = ImageFormat(3, 40, 40, 44, (0.0,), (1.0,), ())
@@ -61,7 +63,7 @@ def by_pillow(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes, ImageFormat],
 
     def without(content: bytes, item_format: ImageFormat) -> Outcome:
         with monkeypatch.context() as patch:
-            patch.setattr(module, "pixels_of_plain", lambda content, mode: None)
+            patch.setattr(module, "planes_of_plain", lambda content, mode: None)
             return outcome(content, item_format)
 
     return without
@@ -72,12 +74,12 @@ def decoded_fast(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Grows by whether the fast decoder gave pixels, whenever it is asked."""
     answers: list[bool] = []
 
-    def noting(content: bytes, mode: str) -> np.ndarray | None:
-        pixels = pixels_of_plain(content, mode)
-        answers.append(pixels is not None)
-        return pixels
+    def noting(content: bytes, mode: str) -> torch.Tensor | None:
+        planes = planes_of_plain(content, mode)
+        answers.append(planes is not None)
+        return planes
 
-    monkeypatch.setattr(module, "pixels_of_plain", noting)
+    monkeypatch.setattr(module, "planes_of_plain", noting)
     return answers
 
 
@@ -189,5 +191,38 @@ def test_a_batch_lies_as_it_was_decoded(tmp_path: Path, channels: int, layout: t
     entry = DATA.get("image_folder")
     data = entry.build(entry.config(path=str(tmp_path), size=40, channels=channels, augment=False), 0)
     images, _ = data.train.fetch(torch.arange(2), 0)
+    assert not images.is_inference()
     assert images.is_contiguous(memory_format=layout)
     assert prepared(images, data.prepare, torch.float32, channels_last=False).is_contiguous()
+
+
+def test_a_batch_is_its_samples(tmp_path: Path) -> None:
+    """More than are read ahead; among them a grey one, a rotated one and one that Pillow reads."""
+    for number in range(2 * READ_AHEAD + 3):
+        image = Image.fromarray(np.roll(np.asarray(scene()), number, axis=1))
+        contents = (
+            files.content(image, "JPEG"),
+            files.content(image.convert("L"), "JPEG"),
+            files.content(image, "JPEG", exif=files.exif(6)),
+            files.content(image, "PNG"),
+        )
+        path = tmp_path / str(number % 2) / f"{number}.jpg"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(contents[number % 4])
+    entry = DATA.get("image_folder")
+    source = entry.build(entry.config(path=str(tmp_path), size=40, val_fraction=0.1, flip=False), 0).train
+    indices = torch.arange(len(source)).flip(0)
+    images, labels = source.fetch(indices, 3)
+    alone = [source.fetch(index[None], 3) for index in indices]
+    assert len(images) > READ_AHEAD
+    assert torch.equal(images, torch.cat([image for image, _ in alone]))
+    assert torch.equal(labels, torch.cat([label for _, label in alone]))
+    assert len({image.numpy().tobytes() for image in images}) == len(images)
+
+
+def test_a_file_that_comes_in_pieces_is_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "scene.jpg"
+    path.write_bytes(jpeg())
+    read = os.read
+    monkeypatch.setattr(os, "read", lambda descriptor, number: read(descriptor, min(number, 700)))
+    assert jpeg_content(path) == jpeg()

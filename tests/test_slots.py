@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch.utils._pytree import tree_leaves
 
+from trainer4090.data.pipeline.batch_memory import new_batch
 from trainer4090.data.pipeline.loader import Position, training_batches
 from trainer4090.data.pipeline.slots import Fetched, Sent, Slots
 from trainer4090.data.pipeline.sources import TensorSource
@@ -53,6 +54,59 @@ def test_samples_come_back_as_they_were(make: Callable[[], Any]) -> None:
         assert wanted.ndim != 4 or found.is_contiguous(memory_format=LAST) == wanted.is_contiguous(memory_format=LAST)
 
 
+def laid_out(*shapes: tuple[int, ...]) -> Fetched:
+    """Batches of bytes that all differ, in memory that is asked for."""
+    batches = [new_batch(shape) for shape in shapes]
+    for number, batch in enumerate(batches):
+        batch.copy_(torch.arange(batch.numel()).view(batch.shape) % 251 + number)
+    return fetched(batches[0] if len(batches) == 1 else batches)
+
+
+LAID_OUT = {"one": [(4, 6, 7)], "two": [(4, 6, 7), (4, 6, 7)], "too-large": [(4, 600, 700)]}
+
+
+@pytest.mark.parametrize(("shapes"), LAID_OUT.values(), ids=LAID_OUT)
+def test_a_batch_that_is_filled_in_its_slot_arrives_as_it_is(shapes: list[tuple[int, ...]]) -> None:
+    slots, wanted = Slots(1), laid_out(*shapes)
+    slots.grow(1000)
+    slot = slots.take()
+    sent = slots.writer().fetched(lambda: laid_out(*shapes), slot)
+    assert sent.placed == (shapes != LAID_OUT["too-large"])
+    found = slots.read(sent)
+    for first, second in zip(tree_leaves(found.inputs), tree_leaves(wanted.inputs), strict=True):
+        assert torch.equal(first, second)
+    assert torch.equal(found.targets, wanted.targets)
+
+
+def test_a_batch_is_filled_in_its_slot_and_not_copied() -> None:
+    """What is written into it after the sending is seen by the reader."""
+    slots, kept = Slots(1), []
+
+    def fetch() -> Fetched:
+        kept.append(new_batch((4, 5)).fill_(1))
+        return fetched(kept[0])
+
+    slots.grow(1000)
+    writer = slots.writer()
+    samples = slots.read(writer.fetched(fetch, slots.take()))
+    kept[0].fill_(2)
+    assert (samples.inputs == 2).all()
+    assert not torch.equal(new_batch((4, 5)).fill_(3), samples.inputs), "the offer is over"
+
+
+@pytest.mark.parametrize("beside", [torch.arange(3), torch.zeros(3, requires_grad=True)], ids=["no-room", "no-bytes"])
+def test_a_batch_that_cannot_stay_in_its_slot_leaves_it(beside: torch.Tensor) -> None:
+    slots = Slots(1)
+    slots.grow(1000)
+    slot = slots.take()
+    assert slot is not None
+    writer = slots.writer()
+    sent = writer.fetched(lambda: Fetched(new_batch((slot.size,)).fill_(1), beside), slot)
+    assert not sent.placed
+    writer.fetched(lambda: Fetched(new_batch((8,)).fill_(2), torch.arange(3)), slot)
+    assert (slots.read(sent).inputs == 1).all()
+
+
 HOLDERS: dict[str, Callable[[Fetched], Any]] = {
     "tensor": lambda samples: samples.inputs,
     "targets": lambda samples: samples.targets,
@@ -82,7 +136,8 @@ def test_memory_outlives_its_slots() -> None:
 
 
 def test_larger_batches_get_larger_slots_and_no_more_than_are_needed() -> None:
-    slots, writer = Slots(2), Slots(2).writer()
+    slots = Slots(2)
+    writer = slots.writer()
     for _ in range(5):
         slots.grow(5000)
     small = slots.take()

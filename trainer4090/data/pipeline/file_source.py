@@ -10,15 +10,28 @@ from functools import partial
 import torch
 
 from trainer4090.data import Source
-from trainer4090.data.pipeline.crops import NUM_ATTEMPTS, NUMBERS_AN_ATTEMPT, Box, centred_box, random_box
-from trainer4090.data.pipeline.decode import UnreadableImageError, read_pixels
+from trainer4090.data.pipeline.batch_memory import new_samples
+from trainer4090.data.pipeline.crops import NUM_ATTEMPTS, NUMBERS_AN_ATTEMPT, Box, random_box
+from trainer4090.data.pipeline.decode import (
+    ImageFile,
+    UnreadableImageError,
+    decode,
+    held_out_box,
+    opened,
+    write_sample,
+)
 from trainer4090.data.pipeline.hashing import draws, key
 from trainer4090.data.pipeline.image_tree import ImageFiles, printable
 from trainer4090.errors import DataError, Problem
 from trainer4090.item_format import ImageFormat
 
+READ_AHEAD = 16
+"""Files that are read before the first of them is decoded: 8 % less than in turn, since decoding one image evicts all
+that reading needs from the processor's cache."""
 _CROP_STREAM = 5
 _HALF = 2**32
+BoxOf = Callable[[int, int], Box]
+"""(width, height) of an image -> the part of it that becomes the sample."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,9 +69,16 @@ class FileSource:
         Raises:
             DataError: a file is unreadable, or too many are.
         """
-        boxes = self._boxes(indices, epoch)
-        images = [self._read(index, box_of) for index, box_of in zip(indices.tolist(), boxes, strict=True)]
-        return _stacked(images), self.targets(indices, epoch)
+        boxes, chosen = self._boxes(indices, epoch), indices.tolist()
+        samples = new_samples(len(chosen), self.format)
+        places = samples.split(1)
+        with torch.inference_mode():  # 2 % less: no operation asks whether a gradient is wanted
+            for begin in range(0, len(chosen), READ_AHEAD):
+                part = slice(begin, begin + READ_AHEAD)
+                files = list(map(self._opened, chosen[part], boxes[part]))
+                for index, file, box_of, place in zip(chosen[part], files, boxes[part], places[part], strict=True):
+                    self._write(index, file, box_of, place)
+        return samples, self.targets(indices, epoch)
 
     def targets(self, indices: torch.Tensor, epoch: int) -> torch.Tensor:
         """Labels int64 (n,)."""
@@ -76,34 +96,42 @@ class FileSource:
     def reason(self, index: int) -> str:
         """Path of the unreadable file `index`, and what is wrong with it."""
         try:
-            self._pixels(index, self._centred())
+            decode(self.path(index), self.format)
         except UnreadableImageError as error:
             return f"{printable(self.path(index))}: unreadable image ({error})"
         return f"{printable(self.path(index))}: was unreadable a while ago"
 
-    def _read(self, index: int, box_of: Callable[[int, int], Box]) -> torch.Tensor:
+    def _opened(self, index: int, box_of: BoxOf) -> ImageFile | None:
+        """File `index`; None where `_replace` says what is wrong with it, or takes another."""
+        if self.unreadable.numpy()[index]:
+            return None
+        try:
+            return opened(self.path(index), self.format, box_of)
+        except UnreadableImageError:
+            return None
+
+    def _write(self, index: int, file: ImageFile | None, box_of: BoxOf, place: torch.Tensor) -> None:
+        """Fill `place` with sample `index`, whose file was opened, or with the next that is readable."""
+        if file is not None:
+            try:
+                write_sample(file, box_of, place)
+                return
+            except UnreadableImageError as error:
+                self._note(index, error)
+        self._replace(index, box_of, place)
+
+    def _replace(self, index: int, box_of: BoxOf, place: torch.Tensor) -> None:
         unreadable = self.unreadable.numpy()
-        for candidate in self._candidates(index):
+        for candidate in _candidates(self.labels, index):
             if unreadable[candidate]:
                 continue
             try:
-                return self._pixels(candidate, box_of)
+                write_sample(opened(self.path(candidate), self.format, box_of), box_of, place)
+                return
             except UnreadableImageError as error:
                 self._note(candidate, error)
         folder = printable(os.path.dirname(self.path(index)))
         raise DataError(Problem(folder, "no readable image of this class is left", "give it some"))
-
-    def _pixels(self, index: int, box_of: Callable[[int, int], Box]) -> torch.Tensor:
-        return read_pixels(self.path(index), self.format.channels, (self.format.height, self.format.width), box_of)
-
-    def _candidates(self, index: int) -> Iterator[int]:
-        """`index`, then the files of its class that follow, beginning anew after the last."""
-        yield index
-        label = self.labels[index : index + 1]
-        begin = int(torch.searchsorted(self.labels, label))
-        end = int(torch.searchsorted(self.labels, label, right=True))
-        yield from range(index + 1, end)
-        yield from range(begin, index)
 
     def _note(self, index: int, error: UnreadableImageError) -> None:
         where = printable(self.path(index))
@@ -117,25 +145,21 @@ class FileSource:
             given += f", number {number} of this split with data.max_errors={self.max_errors}"
             raise DataError(Problem(where, given, "repair or remove these files, or raise data.max_errors")) from error
 
-    def _centred(self) -> Callable[[int, int], Box]:
-        size = (self.format.height, self.format.width)
-        return partial(centred_box, size=size, shorter_side=self.format.shorter_side)
-
-    def _boxes(self, indices: torch.Tensor, epoch: int) -> list[Callable[[int, int], Box]]:
+    def _boxes(self, indices: torch.Tensor, epoch: int) -> list[BoxOf]:
         """For each sample: (width, height) of its image -> the box that is cropped."""
         if epoch < 0 or self.smallest_crop is None:
-            return [self._centred()] * len(indices)
-        size = (self.format.height, self.format.width)
-        random = partial(random_box, size=size, smallest=self.smallest_crop)
+            return [held_out_box(self.format)] * len(indices)
+        random = partial(random_box, size=(self.format.height, self.format.width), smallest=self.smallest_crop)
         return [partial(random, attempts=attempts) for attempts in _attempts(self.seed, epoch, indices)]
 
 
-def _stacked(images: list[torch.Tensor]) -> torch.Tensor:
-    """`images` (channels, height, width), which have their channels last in memory, as one tensor laid out alike."""
-    if len(images[0]) == 1:
-        return torch.stack(images)
-    # Moving channels costs 0.1 ms an image here, and a few microseconds a batch on the device.
-    return torch.stack([image.permute(1, 2, 0) for image in images]).permute(0, 3, 1, 2)
+def _candidates(labels: torch.Tensor, index: int) -> Iterator[int]:
+    """`index`, then the files of its class that follow, beginning anew after the last."""
+    yield index
+    label = labels[index : index + 1]
+    begin, end = int(torch.searchsorted(labels, label)), int(torch.searchsorted(labels, label, right=True))
+    yield from range(index + 1, end)
+    yield from range(begin, index)
 
 
 def _attempts(seed: int, epoch: int, indices: torch.Tensor) -> list[list[list[float]]]:

@@ -16,13 +16,14 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import count
-from math import prod
 from multiprocessing.reduction import DupFd
 from typing import Any
 
 import numpy as np
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
+
+from trainer4090.data.pipeline.batch_memory import offered
 
 _ALIGNMENT = 64
 """Bytes; of every tensor in a slot."""
@@ -144,24 +145,56 @@ class Writer:
         self._owner = owner
         self._file = file
 
+    def fetched(self, fetch: Callable[[], Fetched], slot: Slot | None) -> Sent:
+        """What `fetch` returns, written into `slot` by itself (`new_batch`) or after it."""
+        with offered(None if slot is None else self._memory(slot)):
+            samples = fetch()
+        return self.write(samples, slot)
+
     def write(self, samples: Fetched, slot: Slot | None) -> Sent:
         """`samples` in `slot`; as they are when there is none or they do not fit."""
+        memory = torch.empty(0, dtype=torch.uint8) if slot is None else self._memory(slot)
         leaves = tree_leaves((samples.inputs, samples.targets))
         if not all(_movable(leaf) for leaf in leaves):
-            return Sent(self._owner, slot, False, samples, 0)
-        places, end = [], 0
+            return Sent(self._owner, slot, False, _taken_out(samples, memory), 0)
         leaves = [leaf if _dense(leaf) else leaf.contiguous() for leaf in leaves]
-        for leaf in leaves:
-            begin = -(-end // _ALIGNMENT) * _ALIGNMENT
-            end = begin + prod(leaf.shape) * leaf.itemsize
-            places.append(_Place(begin, end, tuple(leaf.shape), leaf.stride(), leaf.dtype))
+        places, end = _places(leaves, memory)
         if slot is None or end > slot.size:
-            return Sent(self._owner, slot, False, samples, end)
-        memory = torch.frombuffer(self._file.mapped(slot), dtype=torch.uint8)
+            return Sent(self._owner, slot, False, _taken_out(samples, memory), end)
         for leaf, place in zip(leaves, places, strict=True):
-            place.tensor(memory).copy_(leaf)
+            if not _lies_in(leaf, memory):
+                place.tensor(memory).copy_(leaf)
         following = iter(places)
         return Sent(self._owner, slot, True, samples.mapped(lambda leaf: next(following)), 0)
+
+    def _memory(self, slot: Slot) -> torch.Tensor:
+        return torch.frombuffer(self._file.mapped(slot), dtype=torch.uint8)
+
+
+def _places(leaves: list[torch.Tensor], memory: torch.Tensor) -> tuple[list[_Place], int]:
+    """A place for each leaf, and the end of them all: where it lies already, or after those that do."""
+    begins = [leaf.data_ptr() - memory.data_ptr() if _lies_in(leaf, memory) else None for leaf in leaves]
+    end = max((begin + leaf.nbytes for begin, leaf in zip(begins, leaves, strict=True) if begin is not None), default=0)
+    places = []
+    for leaf, begin in zip(leaves, begins, strict=True):
+        if begin is None:
+            begin = -(-end // _ALIGNMENT) * _ALIGNMENT
+            end = begin + leaf.nbytes
+        places.append(_Place(begin, begin + leaf.nbytes, tuple(leaf.shape), leaf.stride(), leaf.dtype))
+    return places, end
+
+
+def _lies_in(leaf: Any, memory: torch.Tensor) -> bool:
+    if type(leaf) is not torch.Tensor or leaf.layout != torch.strided or leaf.device.type != "cpu":
+        return False
+    return 0 <= leaf.data_ptr() - memory.data_ptr() < len(memory)
+
+
+def _taken_out(samples: Fetched, memory: torch.Tensor) -> Fetched:
+    """`samples` without a tensor in `memory`, which is about to be used for others."""
+    if not any(_lies_in(leaf, memory) for leaf in tree_leaves((samples.inputs, samples.targets))):
+        return samples
+    return samples.mapped(lambda leaf: leaf.clone() if _lies_in(leaf, memory) else leaf)
 
 
 def _movable(leaf: Any) -> bool:

@@ -44,7 +44,7 @@ class _Guarded(Dataset[Any]):
     def __getitem__(self, task: tuple[Any, Slot | None]) -> Sent | TrainerError:
         part, slot = task
         try:
-            return self._writer.write(self._fetch(part), slot)
+            return self._writer.fetched(lambda: self._fetch(part), slot)
         except Exception as error:
             known = blamed(error)
             if isinstance(known, TrainerError):
