@@ -339,6 +339,7 @@ def test_the_plan_of_a_card_elsewhere_times_nothing(
     assert processes() == 0
 
 
+@pytest.mark.full
 def test_the_jobs_of_a_sweep_take_what_was_measured(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -396,7 +397,11 @@ def alive(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize(
     ("number", "more"),
-    [(signal.SIGINT, ()), (signal.SIGTERM, ()), (signal.SIGINT, ("-m", "train.seed=1,2"))],
+    [
+        (signal.SIGINT, ()),
+        pytest.param(signal.SIGTERM, (), marks=pytest.mark.full),
+        pytest.param(signal.SIGINT, ("-m", "train.seed=1,2"), marks=pytest.mark.full),
+    ],
     ids=["int", "term", "sweep"],
 )
 def test_a_signal_leaves_no_process_and_no_entry(
