@@ -429,8 +429,9 @@ def test_a_signal_leaves_no_process_and_no_entry(
     if more:
         rows = [json.loads(line) for line in Path("out/sweep.jsonl").read_text().splitlines()]
         assert [row["status"] for row in rows] == ["interrupted"] * 2
-    # torch may leave a folder of its own there.
-    assert not alive(scratch) and not [each for each in scratch.iterdir() if "torch" not in each.name]
+    # The compiler's cache is torch's, which it keeps there for the next process.
+    left = [each for each in scratch.iterdir() if not each.name.startswith("torchinductor_")]
+    assert not alive(scratch) and not left
     assert not cache.exists() and not Path("out/spec.yaml").exists()
 
 

@@ -23,6 +23,7 @@ from trainer4090.launch.report import Report
 from trainer4090.launch.supervisor import End, Limits, Supervisor
 from trainer4090.plan import Plan
 from trainer4090.ranks import STORE_SOCKET
+from trainer4090.session import STATUS
 
 RANKS = "ranks"
 """Folder in a run's folder with what ranks write besides the run's own files."""
@@ -114,7 +115,7 @@ def _record(folder: Path, ends: Sequence[End], error: TrainerError) -> None:
     path = folder / "result.json"
     result = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"steps": 0, "eval": {}}
     code = exit_code_of(error)
-    status = {6: "oom", 130: "interrupted", 143: "interrupted"}.get(code, "failed")
+    status = STATUS.get(code, "failed")
     write_json(path, {**result, "status": status, "exit_code": code, "problems": lines_of(error)})
     first = verdict.first_of([end for end in ends if not end.well])
     told = "" if first.report is None or first.rank == 0 else first.report.traceback

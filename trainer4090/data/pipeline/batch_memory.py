@@ -40,7 +40,7 @@ def new_batch(shape: tuple[int, ...]) -> torch.Tensor:
 def new_samples(number: int, item_format: ImageFormat) -> torch.Tensor:
     """Memory for images, uint8 (number, channels, height, width), with colours last, as decoders write them.
 
-    Moving channels costs 0.1 ms an image here, and a few microseconds a batch on the device.
+    Moving channels costs 0.1 ms an image of 224 pixels here (AMD EPYC), and a few microseconds a batch on the device.
     """
     height, width, channels = item_format.height, item_format.width, item_format.channels
     if channels == 1:

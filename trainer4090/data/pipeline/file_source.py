@@ -26,8 +26,8 @@ from trainer4090.errors import DataError, Problem
 from trainer4090.item_format import ImageFormat
 
 READ_AHEAD = 16
-"""Files that are read before the first of them is decoded: 8 % less than in turn, since decoding one image evicts all
-that reading needs from the processor's cache."""
+"""Files that are read before the first of them is decoded: 8 % less CPU time than in turn (AMD EPYC), since decoding an
+image evicts all that reading needs from the processor's cache."""
 _CROP_STREAM = 5
 _HALF = 2**32
 BoxOf = Callable[[int, int], Box]
@@ -72,7 +72,7 @@ class FileSource:
         boxes, chosen = self._boxes(indices, epoch), indices.tolist()
         samples = new_samples(len(chosen), self.format)
         places = samples.split(1)
-        with torch.inference_mode():  # 2 % less: no operation asks whether a gradient is wanted
+        with torch.inference_mode():  # 2 % less (AMD EPYC): no operation asks whether a gradient is wanted
             for begin in range(0, len(chosen), READ_AHEAD):
                 part = slice(begin, begin + READ_AHEAD)
                 files = list(map(self._opened, chosen[part], boxes[part]))
