@@ -53,9 +53,9 @@ def alive(pid: int) -> bool:
 
 
 def children(pid: int) -> list[int]:
-    """Process ids of jobs that `pid` has started."""
-    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-    return [int(word) for word in text.split()]
+    """Process ids of jobs that `pid` has started, from whichever of its threads."""
+    texts = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")]
+    return [int(word) for text in texts for word in text.split()]
 
 
 def fake_jobs(monkeypatch: pytest.MonkeyPatch, *scripts: str) -> None:
