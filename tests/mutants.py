@@ -614,4 +614,8 @@ MUTANTS = {
         "launch/verdict.py", "return end.killed, lost_contact, ",
         "return end.killed, False, ",
         "test_ranks.py::test_the_first_rank_that_failed_is_named[killed before it was noticed]"),
+    "digest_dropped_before_its_file": Mutant(
+        "checkpoint_file.py", "for path in sorted((run_folder / FOLDER).glob(\"step-*\")):",
+        "for path in (run_folder / FOLDER).glob(\"step-*\"):",
+        "test_checkpoint_file.py::test_no_file_is_ever_without_its_digest"),
 }  # fmt: skip

@@ -157,6 +157,22 @@ def test_remnants_of_killed_saves_go_with_the_next_save(tmp_path: Path) -> None:
     assert [name for name in names(tmp_path) if "tmp" in name or "02.pt" in name] == []
 
 
+def test_no_file_is_ever_without_its_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill may come between any two removals, in whatever order the folder lists its names."""
+    glob, unlink, checked = Path.glob, Path.unlink, 0
+
+    def removed(self: Path, missing_ok: bool = False) -> None:
+        nonlocal checked
+        unlink(self, missing_ok)
+        assert all(checkpoint_file.damage(path) is None for path in checkpoint_file.files(tmp_path))
+        checked += 1
+
+    monkeypatch.setattr(Path, "glob", lambda self, pattern: sorted(glob(self, pattern), reverse=True))
+    monkeypatch.setattr(Path, "unlink", removed)
+    save(tmp_path, 1, 2, 3, 4)
+    assert checked >= 4 and names(tmp_path)[0] == "last.json" and names(tmp_path)[1] == "step-00000003.pt"
+
+
 def test_cut_back_sets_newer_files_aside(tmp_path: Path) -> None:
     save(tmp_path, 3, 4, 5, best=5)
     notices: list[str] = []

@@ -219,7 +219,8 @@ def _drop_old(run_folder: Path, best: dict[str, Any] | None) -> None:
     kept = {path.name for path in files(run_folder)[:KEPT]}
     if best is not None:
         kept.add(_name(best["step"]))
-    for path in (run_folder / FOLDER).glob("step-*"):
+    # In order of name, so that a file goes before its digest: a kill in between leaves no file without one.
+    for path in sorted((run_folder / FOLDER).glob("step-*")):
         if path.name.removesuffix(".sha256") not in kept:
             path.unlink()
     for leftover in (run_folder / FOLDER).glob(".*.tmp"):
