@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from conftest import REPOSITORY
+from forge import Forge
 from mutants import MUTANTS, Mutant
 
 FAILED = 1
@@ -26,17 +25,10 @@ def copied(tmp_path: Path) -> Path:
     return copy
 
 
-def run_tests(copy: Path, *nodes: str) -> subprocess.CompletedProcess[str]:
-    options = ("-p", "no:cacheprovider", "-p", "no:xdist", "-x", "--tb=line", "--show-capture=no")
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", *options, *(f"tests/{node}" for node in nodes)],
-        cwd=copy,
-        env={**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+@pytest.fixture(scope="module")
+def forge() -> Iterator[Forge]:
+    with Forge() as process:
+        yield process
 
 
 @pytest.mark.parametrize("mutant", MUTANTS.values(), ids=MUTANTS)
@@ -48,15 +40,15 @@ def test_the_line_to_break_is_there_once(mutant: Mutant) -> None:
 
 
 @pytest.mark.full
-def test_the_tests_pass_in_a_copy_without_mutants(copied: Path) -> None:
-    done = run_tests(copied, *sorted({mutant.test for mutant in MUTANTS.values()}))
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+def test_the_tests_pass_in_a_copy_without_mutants(copied: Path, forge: Forge) -> None:
+    status, output = forge.run_tests(copied, sorted({mutant.test for mutant in MUTANTS.values()}))
+    assert status == 0, output
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("mutant", MUTANTS.values(), ids=MUTANTS)
-def test_a_mutant_is_killed(mutant: Mutant, copied: Path) -> None:
+def test_a_mutant_is_killed(mutant: Mutant, copied: Path, forge: Forge) -> None:
     path = copied / "trainer4090" / mutant.file
     path.write_text(path.read_text().replace(mutant.old, mutant.new))
-    done = run_tests(copied, mutant.test)
-    assert done.returncode == FAILED, done.stdout[-2000:] + done.stderr[-2000:]
+    status, output = forge.run_tests(copied, [mutant.test])
+    assert status == FAILED, output
